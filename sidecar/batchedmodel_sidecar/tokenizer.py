@@ -119,7 +119,7 @@ class Tokens:
             raise Rejected(Rejection.TOO_LARGE, message)
         refusal = self._threads.refusal(self.share, characters)
         if refusal is not None:
-            message = f"{self._threads.room.taken} characters are being tokenised; no more fit"
+            message = f"{self._threads.room.in_use} characters are being tokenised; no more fit"
             raise Rejected(refusal, message, retry_after=RETRY_SOON)
         work = partial(self._encode, texts, whole, marked)
         return await self._threads.do(self.share, characters, work)

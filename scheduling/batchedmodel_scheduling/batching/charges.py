@@ -88,8 +88,8 @@ class Charges:
         paid = self.batch_work(lengths)
         self._unit_seconds = min(seconds / paid, self._unit_seconds * _FORGOTTEN)
         # A server may stall once beside anybody's items; what comes again is learnt.
-        learnt = self._times.predict(lengths) or 0.0
-        most = max(_MOST_UNLEARNT, 2 * learnt / self._unit_seconds)
+        prediction = self._times.predict(lengths) or 0.0
+        most = max(_MOST_UNLEARNT, 2 * prediction / self._unit_seconds)
         beyond = min(seconds / self._unit_seconds, most) - max(1.0, paid)
         (tenants, length), self._dropped = self._dropped, ((), 0)
         part = length / (length + sum(lengths))

@@ -49,19 +49,19 @@ def companions(waiting: Sequence[Item], slots: AdapterSlots, turn: Turn) -> list
             break
         if item.adapter and item.adapter not in resident and turn.presses(item):
             allowed.add(item.adapter)
-    taken: dict[int, None] = {}
+    places: dict[int, None] = {}
     # Those that press first, or rows in front of them could fill the batch again and again.
     for at, item in enumerate(waiting):
-        if len(taken) < turn.rows and item.adapter in allowed and turn.presses(item):
-            taken[at] = None
+        if len(places) < turn.rows and item.adapter in allowed and turn.presses(item):
+            places[at] = None
     for fresh in (False, True):
         for at, item in enumerate(waiting):
-            if len(taken) == turn.rows:
+            if len(places) == turn.rows:
                 break
             adapter = item.adapter
             if adapter and adapter not in allowed:
                 if len(allowed) == slots.slots or (adapter not in resident and not fresh):
                     continue
                 allowed.add(adapter)
-            taken[at] = None
-    return sorted(taken)
+            places[at] = None
+    return sorted(places)

@@ -290,7 +290,7 @@ class Deadline(BasePolicy):
         late = self.pipeline.starts_at(now) + self._alone(items) > first.due
         while refusal is None and room.refusal(first.share, len(items)) is not None:
             if late or not queue.late.of(first.share.tenant):
-                delay = self.retry_after(room.taken)
+                delay = self.retry_after(room.in_use)
                 return Refusal(reason=Rejection.QUEUE_FULL, retry_after=delay)
             queue.evict(first.share.tenant)
         return refusal
@@ -301,7 +301,7 @@ class Deadline(BasePolicy):
         tenant = first.share.tenant
         if first.due < first.deadline or not self.pipeline.times.counts_seconds:
             return None
-        before = len(items) + room.taken
+        before = len(items) + room.in_use
         if queue.competes(tenant, len(items)):
             # Most tenants may have an item or two: it waits for no more than what is here.
             tenants = len(room) + (not room.of(tenant))
@@ -312,7 +312,7 @@ class Deadline(BasePolicy):
         seconds = before * work / len(items) / self.pipeline.workers
         if now + seconds <= first.deadline:
             return None
-        delay = self.retry_after(room.taken)
+        delay = self.retry_after(room.in_use)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
 
     def _admit(self, item: Item, now: float) -> Refusal | None:

@@ -154,8 +154,8 @@ def by_adapter(
         return batch
     others = ready.beside(batch, LOOKED_AT * len(batch))
     places = chosen([entry.item for entry in others], len(batch), now)
-    kept = [others[at] for at in places]
-    return kept[: limits.fitting([entry.length for entry in kept])]
+    members = [others[at] for at in places]
+    return members[: limits.fitting([entry.length for entry in members])]
 
 
 def most_urgent(lanes: list[Lane]) -> float:
@@ -238,14 +238,14 @@ def waiting_in(run: list[Lane]) -> int:
 
 def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
     entries = _in_order(run, batches * cap)
-    found = []
+    candidates = []
     for first in range(0, len(entries), cap):
         part = entries[first : first + cap]
         if not now.by_due:
             part.sort(key=_least_first)
         longest = run[0].longest if len(run) == 1 else max([entry.length for entry in part])
-        found.append(_candidate(part, now.times.table(longest, cap), now))
-    return _in_turn(found)
+        candidates.append(_candidate(part, now.times.table(longest, cap), now))
+    return _in_turn(candidates)
 
 
 def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
@@ -262,17 +262,17 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
     entries = _in_order(run, 3 * now.limits.rows)
     lengths = [entry.length for entry in entries]
     rows, table = _packed_rows(lengths, rate, now)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     while True:
         part = entries[:rows]
         if now.by_due:
-            found.append(_candidate(part, table[: rows + 1], now))
+            candidates.append(_candidate(part, table[: rows + 1], now))
         else:
             part.sort(key=_least_first)
-            found.append(by_itself(now, part))
+            candidates.append(by_itself(now, part))
         entries, lengths = entries[rows:], lengths[rows:]
-        if not entries or len(found) == _LOOKED_AT:
-            return _in_turn(found)
+        if not entries or len(candidates) == _LOOKED_AT:
+            return _in_turn(candidates)
         rows, table = _packed_rows(lengths, rate, now)
 
 
@@ -373,8 +373,8 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)
     timeline, slack = WorkerTimeline(now.free), math.inf
-    seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
-    for first in range(0, seen, cap):
+    most = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
+    for first in range(0, most, cap):
         part = entries[first : first + cap]
         end = timeline.add(table[len(part)])
         slack = min(slack, min([entry.due for entry in part]) - end)

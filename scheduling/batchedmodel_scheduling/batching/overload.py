@@ -141,9 +141,9 @@ def _late(due: Floats, worth: Floats, ends: Floats, spread: Floats) -> Floats:
     The logistic stands in for the normal distribution; they differ by less than 0.01.
     """
     away = np.clip(1.702 * (due[:, None] - ends[None, :]) / spread[None, :], -40, 40)
-    found = np.zeros((len(due) + 1, len(ends)))
-    np.cumsum(worth[:, None] / (1 + np.exp(away)), axis=0, out=found[1:])
-    return found
+    expected = np.zeros((len(due) + 1, len(ends)))
+    np.cumsum(worth[:, None] / (1 + np.exp(away)), axis=0, out=expected[1:])
+    return expected
 
 
 class WorkerTimeline:

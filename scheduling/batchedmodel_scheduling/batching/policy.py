@@ -89,7 +89,7 @@ class Recent:
         self.length = 1.0
         """Of a row, whatever batch it was in."""
         self._rows = self._tokens = 0.0
-        self._seen = False
+        self._has_batch = False
 
     def observe(self, items: list[Item], now: float, ends: float) -> None:
         """A batch leaves; it is expected to end at `ends`."""
@@ -100,8 +100,8 @@ class Recent:
             length += item.length
             due = min(due, item.due)
         wait, late = now - arrived / count, max(0.0, ends - due)
-        part = _WEIGHT if self._seen else 1.0
-        self._seen = True
+        part = _WEIGHT if self._has_batch else 1.0
+        self._has_batch = True
         self.batch_size += part * (count - self.batch_size)
         self.wait += part * (wait - self.wait)
         self.lateness += part * (late - self.lateness)
@@ -212,8 +212,8 @@ class Pipeline:
 
     def _free_after(self, ends: Iterable[float], now: float) -> list[float]:
         soonest = now + self.hand_off
-        taken = [max(soonest, end) for end in sorted(ends)[-self.workers :] if end < NEVER]
-        return [soonest] * (self.workers - len(taken)) + taken
+        busy_until = [max(soonest, end) for end in sorted(ends)[-self.workers :] if end < NEVER]
+        return [soonest] * (self.workers - len(busy_until)) + busy_until
 
     def _free_at(self) -> float:
         """When the first worker is free of what was handed over; `NEVER` if nobody can tell."""
@@ -267,7 +267,7 @@ class Pipeline:
 
     def drain_seconds(self, rows: int) -> float | None:
         """How long all workers will need for these rows at their recent rate; None if unknown."""
-        seconds = sum(taken for _, taken in self._served)
+        seconds = sum(duration for _, duration in self._served)
         served = sum(count for count, _ in self._served)
         return rows * seconds / served / self.workers if served and seconds > 0 else None
 
@@ -376,7 +376,7 @@ class BasePolicy(Policy):
         short = rows <= queue.next_items
         if reason is Rejection.QUEUE_FULL and short and queue.late.of(share.tenant) >= rows:
             return None
-        return Refusal(reason=reason, retry_after=self.retry_after(queue.room.taken))
+        return Refusal(reason=reason, retry_after=self.retry_after(queue.room.in_use))
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""

@@ -40,17 +40,17 @@ class AdapterSlots:
 
     def place(self, numbers: Iterable[int]) -> Placement:
         """Give each of these a slot; they must fit."""
-        wanted = list(dict.fromkeys(numbers))
+        adapters = list(dict.fromkeys(numbers))
         copies: list[tuple[int, int]] = []
-        for number in wanted:
+        for number in adapters:
             if number in self._slot_of:
                 self._slot_of.move_to_end(number)
-        for number in wanted:
+        for number in adapters:
             if number not in self._slot_of:
-                slot = self._empty.pop() if self._empty else self._freed(wanted)
+                slot = self._empty.pop() if self._empty else self._freed(adapters)
                 self._slot_of[number] = slot
                 copies.append((slot, number))
-        return Placement({number: self._slot_of[number] for number in wanted}, copies)
+        return Placement({number: self._slot_of[number] for number in adapters}, copies)
 
     def pin(self, number: int) -> None:
         """A text needs this one in its slot until `unpin`; it is there."""
@@ -72,8 +72,8 @@ class AdapterSlots:
         if slot is not None:
             self._empty.append(slot)
 
-    def _freed(self, wanted: Collection[int]) -> int:
+    def _freed(self, adapters: Collection[int]) -> int:
         for number in self._slot_of:
-            if number not in self._pins and number not in wanted:
+            if number not in self._pins and number not in adapters:
                 return self._slot_of.pop(number)
         raise ValueError("more adapters than there are slots")

@@ -27,17 +27,17 @@ def may_begin(
 
     All that may can run at the same time. `running`: how many texts of each adapter run.
     """
-    held = {number for number, texts in running.items() if number and texts}
-    taken = set(held)
+    in_slots = {number for number, texts in running.items() if number and texts}
+    adapters = set(in_slots)
     closing: set[int] = set()
     for text in waiting:
         adapter = text.adapter
-        if not adapter or adapter in taken or len(taken) < slots:
-            taken.add(adapter)
-            taken.discard(0)
+        if not adapter or adapter in adapters or len(adapters) < slots:
+            adapters.add(adapter)
+            adapters.discard(0)
         elif now - text.since >= PATIENCE_SECONDS:
-            open_ones = held - closing
+            open_ones = in_slots - closing
             if open_ones:
                 closing.add(min(open_ones, key=lambda number: (running[number], number)))
     # A slot that nobody holds yet goes to whoever waits first; one that is to be free goes to none.
-    return [not text.adapter or text.adapter in taken - closing for text in waiting]
+    return [not text.adapter or text.adapter in adapters - closing for text in waiting]

@@ -178,15 +178,15 @@ class FairQueue(Generic[K]):
         first = self.first()
         if first is None or most == 1:
             return [] if first is None else [first]
-        found: list[K] = []
-        order, seen = list(self._order), set[str]()
-        while order and len(found) < most:
+        heads: list[K] = []
+        order, names = list(self._order), set[str]()
+        while order and len(heads) < most:
             start, served, _, tenant = heappop(order)
             is_current = tenant.items and (tenant.start, tenant.served) == (start, served)
-            if is_current and tenant.name not in seen:
-                seen.add(tenant.name)
-                found.append(tenant.items[0][2])
-        return found
+            if is_current and tenant.name not in names:
+                names.add(tenant.name)
+                heads.append(tenant.items[0][2])
+        return heads
 
     def kind_of(self, key: K) -> Hashable:
         """The kind of an item, which must wait."""

@@ -77,7 +77,7 @@ class ItemQueue:
         """Whether tenants have turns once so many more items of this one wait."""
         if self._fair is not None:
             return True
-        return self.room.taken + items > self.next_items and self.room.has_others(tenant)
+        return self.room.in_use + items > self.next_items and self.room.has_others(tenant)
 
     def order_by(self, entry: Entry, price: Price, ready: ReadyQueue, next_items: int) -> None:
         """Order all that waits by `entry`, in lanes as those of the empty `ready`.
@@ -169,7 +169,7 @@ class ItemQueue:
         if self.resting.until:
             for item in self.resting.woken(now):
                 self._place(self._entry(item))
-        if self._fair is not None and self.room.taken <= self.next_items // 2:
+        if self._fair is not None and self.room.in_use <= self.next_items // 2:
             self._fair = None
             in_turn = list(self._in_turn.values())
             self._in_turn.clear()

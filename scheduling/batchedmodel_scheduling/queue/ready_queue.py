@@ -141,8 +141,8 @@ class ReadyQueue:
 
     def like_all(self, entry: QueuedItem) -> bool:
         """Whether all are of the same length class."""
-        wanted = self._class_of(entry.length)
-        return all(lane.length_class == wanted for lanes in self._by_key.values() for lane in lanes)
+        number = self._class_of(entry.length)
+        return all(lane.length_class == number for lanes in self._by_key.values() for lane in lanes)
 
     def feasible(self, newcomer: QueuedItem, start: float, scale: float) -> bool:
         """Whether the item and all of its and higher priorities could be in time, in full batches.
@@ -183,10 +183,10 @@ class ReadyQueue:
 
     def discard(self, item_id: ItemId) -> QueuedItem | None:
         """Forget an item; None if it is not here."""
-        found = self._lane_of.pop(item_id, None)
-        if found is None:
+        place = self._lane_of.pop(item_id, None)
+        if place is None:
             return None
-        lane, entry = found
+        lane, entry = place
         self._count(entry.item.priority, -1, -entry.work)
         self._yielding -= entry.item.yields > 0
         entries = lane.entries
@@ -243,9 +243,9 @@ class ReadyQueue:
     def beside(self, batch: Sequence[QueuedItem], at_most: int) -> list[QueuedItem]:
         """The most urgent of all that might be in a batch instead of those that are."""
         lanes = dict.fromkeys([self._lane_of[entry.id][0] for entry in batch])
-        found = [entry for lane in lanes for entry in lane.entries[:at_most]]
-        found.sort()
-        return found[:at_most]
+        entries = [entry for lane in lanes for entry in lane.entries[:at_most]]
+        entries.sort()
+        return entries[:at_most]
 
     def due_by(self, now: float) -> list[QueuedItem]:
         """Those whose due time has come."""

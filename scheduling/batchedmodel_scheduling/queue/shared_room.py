@@ -19,7 +19,7 @@ _TIMES: Final = 7
 
 
 @dataclass(slots=True)
-class _Held:
+class _Usage:
     amount: int
     weight: float
 
@@ -31,28 +31,28 @@ class SharedRoom:
         self.size = size
         self.spare = size // (_TIMES + 1)
         """What a tenant alone does not get: an eighth at most."""
-        self.taken = 0
-        self._held: Final[dict[str, _Held]] = {}
+        self.in_use = 0
+        self._usages: Final[dict[str, _Usage]] = {}
         self._weights: Final[Counter[float]] = Counter()
         """How many tenants with some of it have each weight."""
 
     def __len__(self) -> int:
         """How many tenants have some of it."""
-        return len(self._held)
+        return len(self._usages)
 
     @property
     def tenants(self) -> Collection[str]:
         """Those that have some of it."""
-        return self._held.keys()
+        return self._usages.keys()
 
     def of(self, tenant: str) -> int:
         """How much a tenant has."""
-        held = self._held.get(tenant)
-        return held.amount if held is not None else 0
+        usage = self._usages.get(tenant)
+        return usage.amount if usage is not None else 0
 
     def has_others(self, tenant: str) -> bool:
         """Whether anybody else has some."""
-        return len(self._held) > (tenant in self._held)
+        return len(self._usages) > (tenant in self._usages)
 
     def most(self, share: Share) -> float:
         """How much a tenant may have while nobody else has any, if it takes all at once."""
@@ -60,9 +60,9 @@ class SharedRoom:
 
     def part(self, share: Share) -> float:
         """What it would have if all tenants with some of it shared all by their weights."""
-        held = self._held.get(share.tenant)
+        usage = self._usages.get(share.tenant)
         all_of_them = sum(weight * times for weight, times in self._weights.items())
-        others = all_of_them - (0.0 if held is None else held.weight)
+        others = all_of_them - (0.0 if usage is None else usage.weight)
         return self.size * share.weight / (share.weight + others)
 
     def refusal(self, share: Share, amount: int, *, already: int = 0) -> Rejection | None:
@@ -75,7 +75,7 @@ class SharedRoom:
         would = own + amount
         if share.most < 1 and would > self.most(share):
             return Rejection.OVER_SHARE
-        free = self.size - self.taken - amount
+        free = self.size - self.in_use - amount
         if free >= 0 and (own == already or would <= self._threshold(share, free)):
             return None
         over = self.has_others(share.tenant) and would > self.part(share)
@@ -83,7 +83,7 @@ class SharedRoom:
 
     def most_now(self, share: Share) -> int:
         """How much more a tenant may have at present; `refusal` says so of exactly this."""
-        amounts = range(1, self.size - self.taken + 1)
+        amounts = range(1, self.size - self.in_use + 1)
         return bisect_left(
             amounts, True, key=lambda amount: self.refusal(share, amount) is not None
         )
@@ -92,28 +92,28 @@ class SharedRoom:
         """A tenant has so much more."""
         if not amount:
             return
-        held = self._held.get(share.tenant)
-        if held is None:
-            self._held[share.tenant] = _Held(amount, share.weight)
+        usage = self._usages.get(share.tenant)
+        if usage is None:
+            self._usages[share.tenant] = _Usage(amount, share.weight)
             self._weights[share.weight] += 1
         else:
-            held.amount += amount
-            if held.weight != share.weight:
-                self._forget(held.weight)
-                held.weight = share.weight
+            usage.amount += amount
+            if usage.weight != share.weight:
+                self._forget(usage.weight)
+                usage.weight = share.weight
                 self._weights[share.weight] += 1
-        self.taken += amount
+        self.in_use += amount
 
     def give_back(self, tenant: str, amount: int) -> None:
         """A tenant has so much less."""
         if not amount:
             return
-        held = self._held[tenant]
-        held.amount -= amount
-        self.taken -= amount
-        if not held.amount:
-            del self._held[tenant]
-            self._forget(held.weight)
+        usage = self._usages[tenant]
+        usage.amount -= amount
+        self.in_use -= amount
+        if not usage.amount:
+            del self._usages[tenant]
+            self._forget(usage.weight)
 
     def _forget(self, weight: float) -> None:
         self._weights[weight] -= 1

@@ -175,12 +175,12 @@ class Expiries(Generic[Entry]):
 
     def due(self, now: float) -> list[Entry]:
         """Remove and return the entries whose time has come."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         while self._heap and (self._heap[0][0] <= now or self._heap[0][1] not in self._entries):
             _, number = heapq.heappop(self._heap)
             if number in self._entries:
-                found.append(self._entries.pop(number))
-        return found
+                entries.append(self._entries.pop(number))
+        return entries
 
     def next(self) -> float:
         """When to look again; infinity when there is nothing to look for."""
@@ -241,18 +241,18 @@ class Decisions:
         self._decide = decide
         self._clock = clock
         self._timer = timer(self.make)
-        self._asked = self._closed = False
+        self._is_due = self._closed = False
         self.watchdog: Final = DecisionWatchdog()
 
     def ask(self) -> None:
         """One is made in the next turn of the loop."""
-        if not self._asked:
-            self._asked = True
+        if not self._is_due:
+            self._is_due = True
             asyncio.get_running_loop().call_soon(self.make)
 
     def make(self) -> None:
         """Decide now what is to be decided."""
-        self._asked = False
+        self._is_due = False
         if self._closed:
             return
         now = self._clock()
@@ -510,8 +510,8 @@ class Batcher:
     def _give_up(self, pending: PendingRequest, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
         delay = self.policy.retry_after(self._ledger.rows_waiting)
-        told = ended(outcome, seconds=pending.terms.limit, retry_after=delay)
-        self._settle(pending, outcome, told)
+        failure = ended(outcome, seconds=pending.terms.limit, retry_after=delay)
+        self._settle(pending, outcome, failure)
 
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
@@ -523,7 +523,7 @@ class Batcher:
         ask = partial(self._ask, members, now, limit)
         self._in_flight.carry(sent, self._carry(batch, members, ask))
         noted(self.policy.observe, HandedOver(batch=batch.id), now)
-        sent.noted = True
+        sent.is_noted = True
 
     def _ask(self, members: Members, now: float, limit: float) -> Awaitable[BatchReply]:
         return self._infer(batch_of(members, now), limit)
@@ -534,7 +534,7 @@ class Batcher:
         """Send one batch, await its reply and settle its members, whatever happens."""
         try:
             reply = await replied(ask, partial(self._off_server, batch))
-            if not self._in_flight.sent(batch).noted:
+            if not self._in_flight.sent(batch).is_noted:
                 await asyncio.sleep(0)  # it had its reply before it was noted that it left
         except asyncio.CancelledError:
             self._dropped(batch)
@@ -547,9 +547,9 @@ class Batcher:
                     await asyncio.sleep(0)  # the next batch is sent first: the device is idle
                 self._deliver(batch, answered)
         except BaseException as error:
-            told = our_bug(error)
+            failure = our_bug(error)
             for pending, _ in members:
-                self._settle(pending, Outcome.FAILED, told)
+                self._settle(pending, Outcome.FAILED, failure)
             if self._in_flight.has(batch):
                 self._dropped(batch)
         if self._flushing and self.model is None and not isinstance(reply, Unserved):

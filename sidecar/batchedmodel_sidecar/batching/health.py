@@ -55,7 +55,7 @@ class CircuitBreaker:
         self._evidence: dict[str, float] = {}
         """By caller the weight of the batches that failed since one was answered; a batch's callers
         share its weight. Of callers beyond `_MOST_CALLERS_NOTED` nothing is noted."""
-        self._found = 0.0
+        self._weight = 0.0
         """The weight of all these batches."""
         self.wants_probe = False
         """Whether the last batch gave reason for one."""
@@ -69,7 +69,7 @@ class CircuitBreaker:
         """Because the circuit is open or the server died: then a batch tries, or a server comes."""
         self._rests_until = -math.inf
         """Because the server asked for it: it is sound, and what its batches say counts."""
-        self._gone = False
+        self._is_absent = False
         """Whether the server seems to have died."""
 
     def closed_to_callers(self, now: float) -> str | None:
@@ -83,8 +83,8 @@ class CircuitBreaker:
 
     def back(self) -> None:
         """The server is there again: one that had gone has started anew, and is tried at once."""
-        if self._gone:
-            self._gone = False
+        if self._is_absent:
+            self._is_absent = False
             self._pauses_until = self._rests_until = -math.inf
 
     def replied(
@@ -110,8 +110,8 @@ class CircuitBreaker:
         There are three reasons: enough has failed, but it was all one caller's; a trial failed,
         and its rows may have been bad; the server asked that one key rests.
         """
-        wanted, self.wants_probe = self.wants_probe, False
-        if not wanted or now < self._probed_at + _PROBES_APART or now < self._rests_until:
+        wants_probe, self.wants_probe = self.wants_probe, False
+        if not wants_probe or now < self._probed_at + _PROBES_APART or now < self._rests_until:
             return False
         self._probed_at = now
         return True
@@ -125,7 +125,7 @@ class CircuitBreaker:
         """What the server answered before it does not answer now."""
         if isinstance(error, Busy):
             self.rest(now, error.seconds)
-        elif error.status >= 500 and self._found >= _FAILURES - _ROUNDING and not self._open:
+        elif error.status >= 500 and self._weight >= _FAILURES - _ROUNDING and not self._open:
             self._open = True
             self._pause(now)
 
@@ -150,7 +150,7 @@ class CircuitBreaker:
         if isinstance(error, Lost) and pauses:
             # The link hears of it a little later; a batch sent before that would be lost as well.
             self._pauses_until = max(self._pauses_until, now + _AFTER_A_LOSS)
-            self._gone = True
+            self._is_absent = True
 
     def rest(self, now: float, seconds: float) -> None:
         """The server asked not to be asked for so long."""
@@ -187,14 +187,14 @@ class CircuitBreaker:
         if now < self._pauses_until or since < self._failed_at:
             return  # it ran while the last one failed, so it is no new evidence
         self._failed_at = now
-        self._gone = False  # this batch was sent to a server that was there
+        self._is_absent = False  # this batch was sent to a server that was there
         several = set(callers)
         for caller in several:
             if caller in self._evidence or len(self._evidence) < _MOST_CALLERS_NOTED:
-                found = self._evidence.get(caller, 0.0) + weight / len(several)
-                self._evidence[caller] = min(_OF_ONE_CALLER, found)
-        self._found += weight
-        self.wants_probe = self._open or self._found >= _FAILURES - _ROUNDING
+                of_caller = self._evidence.get(caller, 0.0) + weight / len(several)
+                self._evidence[caller] = min(_OF_ONE_CALLER, of_caller)
+        self._weight += weight
+        self.wants_probe = self._open or self._weight >= _FAILURES - _ROUNDING
         if not self._open and sum(self._evidence.values()) >= _FAILURES - _ROUNDING:
             self._open, self.wants_probe = True, False
         if self._open:
@@ -202,9 +202,9 @@ class CircuitBreaker:
 
     def _heal(self) -> None:
         self._evidence.clear()
-        self._found = 0.0
+        self._weight = 0.0
         self._open, self._pauses = False, 0
-        self._gone = self.wants_probe = False
+        self._is_absent = self.wants_probe = False
 
     def _pause(self, now: float) -> None:
         pause = _FIRST_PAUSE * 2 ** min(self._pauses, 10)
@@ -304,11 +304,11 @@ class Health:
         infer: Infer,
         clock: Callable[[], float],
         in_flight: InFlight,
-        told: Callable[[], None],
+        on_probe_end: Callable[[], None],
         *,
         idempotent: bool,
     ) -> None:
-        """`told` is called when a probe has ended, which may have changed the circuit.
+        """`on_probe_end` is called when a probe has ended, which may have changed the circuit.
 
         Without `idempotent` nothing is sent twice, and there are no probes.
         """
@@ -318,9 +318,9 @@ class Health:
         self._infer = infer
         self._clock = clock
         self._in_flight = in_flight
-        self._told = told
+        self._on_probe_end = on_probe_end
         self._idempotent = idempotent
-        self._kept: dict[tuple[str, Hashable], Call] = {}
+        self._samples: dict[tuple[str, Hashable], Call] = {}
         """By caller and key a call of one row that was answered; the newest last."""
         self._keeps_at = 0.0
         self._probe: asyncio.Task[None] | None = None
@@ -350,12 +350,12 @@ class Health:
         self._keeps_at = now + _KEPT_APART
         small = call.size + len(repr(call.params)) <= _MOST_BYTES
         if small and self._idempotent and call.description.idempotent:
-            self._kept.pop((caller, call.key), None)
-            self._kept[caller, call.key] = _copy(call)
-            if len(self._kept) > _MOST_KEPT:
+            self._samples.pop((caller, call.key), None)
+            self._samples[caller, call.key] = _copy(call)
+            if len(self._samples) > _MOST_KEPT:
                 # The oldest of whoever has most, so that others' stay.
-                of = Counter(caller for caller, _ in self._kept)
-                del self._kept[max(self._kept, key=lambda kept: of[kept[0]])]
+                of = Counter(caller for caller, _ in self._samples)
+                del self._samples[max(self._samples, key=lambda sample: of[sample[0]])]
 
     def probe_if_due(
         self,
@@ -375,7 +375,7 @@ class Health:
             return
         calls = [
             (caller, call)
-            for (caller, _), call in self._kept.items()
+            for (caller, _), call in self._samples.items()
             if take(call, *models) and not rests(call.key, caller)
         ]
         now = self._clock()
@@ -383,7 +383,7 @@ class Health:
             return
         key, seconds = failed.items[0].key, patience(failed, settings, now, policy.pipeline)
         # Stable: of these the newest is last.
-        calls.sort(key=lambda kept: (kept[0] not in callers, kept[1].key != key))
+        calls.sort(key=lambda sample: (sample[0] not in callers, sample[1].key != key))
         asking = self._ask(*calls[-1], seconds)
         self._probe = asyncio.get_running_loop().create_task(asking, name="probe")
 
@@ -413,7 +413,7 @@ class Health:
             self.circuit.probe_failed(reply, self._clock())
         outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"
         logger.info("the model was asked what it answered before: %s", outcome)
-        self._told()
+        self._on_probe_end()
 
 
 def _copy(call: Call) -> Call:

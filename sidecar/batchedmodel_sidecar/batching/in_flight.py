@@ -41,7 +41,7 @@ _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known ye
 class Sent:
     """A batch that has left and not ended."""
 
-    wanted: int
+    open_rows: int
     """Rows whose calls are not settled."""
     began: float
     """When a worker had it."""
@@ -54,20 +54,20 @@ class Sent:
     """Whose rows it has, each once."""
     carrying: EagerCoroutine[None] | None = None
     """What sends it, and settles its rows."""
-    noted: bool = False
+    is_noted: bool = False
     """Whether all that follows from its release is noted."""
-    left: float = math.inf
+    left_at: float = math.inf
     """When the server was done with it, though its answer is still being cut."""
 
     @property
     def off(self) -> bool:
         """Whether the server is done with it."""
-        return self.left < math.inf
+        return self.left_at < math.inf
 
     @property
     def uncharged_since(self) -> float:
         """From when on its time has not been charged to anybody."""
-        return self.left if self.off else self.began
+        return self.left_at if self.off else self.began
 
     @property
     def shared(self) -> bool:
@@ -110,7 +110,7 @@ class InFlight:
                 _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
             )
         sent = self._in_flight[batch.id] = Sent(
-            wanted=len(batch.items),
+            open_rows=len(batch.items),
             began=now,
             behind=self._at_server >= workers,
             slow_at=slow_at,
@@ -147,8 +147,8 @@ class InFlight:
 
     def next_slow(self, now: float) -> float:
         """When one more will be; infinity when none can."""
-        found = [one.slow_at for one in self._in_flight.values() if one.slow_at > now]
-        return min(found, default=math.inf)
+        slow_times = [one.slow_at for one in self._in_flight.values() if one.slow_at > now]
+        return min(slow_times, default=math.inf)
 
     def ended(self, batch: Batch) -> Collection[str]:
         """A batch that left the server has its answer, or was dropped; says whose rows it had."""
@@ -160,7 +160,7 @@ class InFlight:
     def off_server(self, batch: Batch, now: float) -> None:
         """The server is done with a batch."""
         sent = self._in_flight[batch.id]
-        sent.left, sent.behind, sent.slow_at = now, False, math.inf
+        sent.left_at, sent.behind, sent.slow_at = now, False, math.inf
         for other in self._in_flight.values():
             if other.behind:
                 other.began, other.behind = now, False
@@ -170,8 +170,8 @@ class InFlight:
         for batch in batches:
             flight = self._in_flight.get(batch)
             if flight is not None:
-                flight.wanted -= 1
-                if not flight.wanted and flight.carrying is not None:
+                flight.open_rows -= 1
+                if not flight.open_rows and flight.carrying is not None:
                     flight.carrying.cancel()
 
     async def cancel_all(self) -> None:
@@ -312,7 +312,7 @@ class Quarantine:
         self._in_flight = in_flight
         self._relieved = relieved
         self._waiting: dict[ItemId, Item] = {}
-        self._tried: Batch | None = None
+        self._trial: Batch | None = None
         """The last one that left."""
 
     def takes(self, item: Item) -> bool:
@@ -336,11 +336,11 @@ class Quarantine:
         """Release the row that is due first."""
         first = min(self._waiting.values(), key=lambda item: item.due)
         del self._waiting[first.id]
-        self._tried = policy.release_again(first)
-        return self._tried
+        self._trial = policy.release_again(first)
+        return self._trial
 
     def depth(self, depth: int, now: float) -> int:
         """How many batches the server may hold, of `depth` that it can."""
-        if self._in_flight.slow(now) or not (self._waiting or self._in_flight.has(self._tried)):
+        if self._in_flight.slow(now) or not (self._waiting or self._in_flight.has(self._trial)):
             return depth
         return min(depth, 1)

@@ -199,13 +199,13 @@ def batch_of(members: Members, now: float) -> BatchRequest:
     rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:
-        wanted = max(pending.deadline for pending, _ in members) - now
+        seconds = max(pending.deadline for pending, _ in members) - now
         # Most models have none, and then nothing is looked at row by row.
         params = [pending.call.params for pending, _ in members] if first.description.params else ()
         adapters = [pending.call.adapter for pending, _ in members]
         if not any(adapters):
             adapters = []
-        return request_of(rows, first.description, wanted, params, adapters)
+        return request_of(rows, first.description, seconds, params, adapters)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),
@@ -314,9 +314,9 @@ def invalid(error: InvalidInput) -> Rejected:
     return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
 
 
-def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSettings) -> None:
+def refuse_unfit(rows: int, seconds: float, terms: AgreedTerms, settings: BatchSettings) -> None:
     """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
-    if left <= 0:
+    if seconds <= 0:
         raise TooLate(terms.limit)
     if rows > (most := most_ever(settings)):
         raise too_many(rows, most)

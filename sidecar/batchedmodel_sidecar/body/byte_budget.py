@@ -24,7 +24,7 @@ class ByteBudget:
     @property
     def in_use(self) -> int:
         """Bytes that are held now."""
-        return self._room.taken
+        return self._room.in_use
 
     def refusal(self, share: Share, size: int, *, already: int = 0) -> Rejection | None:
         """Why a tenant may not hold so many bytes more, for a body of which it has some.
@@ -75,7 +75,7 @@ class Hold:
 
     def is_alone(self) -> bool:
         """Whether nothing else is held."""
-        return self._room.taken == self._size
+        return self._room.in_use == self._size
 
     def keep(self, size: int) -> bool:
         """Take so many bytes for a part of an answer; False when they do not fit.
@@ -104,7 +104,7 @@ class Hold:
         """
         room, refusal = self._room, _refusal(self._room, self.share, size, self._size)
         most = room.size - room.spare
-        if refusal is None and room.taken + size > most:
+        if refusal is None and room.in_use + size > most:
             refusal = Rejection.TOO_LARGE if self._size + size > most else Rejection.QUEUE_FULL
         if refusal is not None and not must:
             self.refused = refusal

@@ -92,7 +92,7 @@ class Region:
     @property
     def used(self) -> bool:
         """Whether anything lies in it."""
-        return self._shares.taken > 0
+        return self._shares.in_use > 0
 
     def place(self, data: Buffer) -> int | None:
         """Where in the region these bytes begin; None where they lie elsewhere or are few."""

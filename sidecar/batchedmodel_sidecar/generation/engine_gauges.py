@@ -55,17 +55,17 @@ def view_of(text: bytes) -> EngineView | None:
 
     Of several engines behind one address their requests are added up.
     """
-    found: dict[str, list[float]] = {}
+    samples: dict[str, list[float]] = {}
     for line in text.splitlines():
         name = line.split(b"{", 1)[0].split(b" ", 1)[0].decode(errors="replace")
         if name in _WANTED and (value := _value(line)) is not None:
-            found.setdefault(name, []).append(value)
+            samples.setdefault(name, []).append(value)
     for server in _SERVERS:
-        if server.running in found:
-            cache = next((found[name] for name in server.cache if name in found), None)
-            waiting = found.get(server.waiting)
+        if server.running in samples:
+            cache = next((samples[name] for name in server.cache if name in samples), None)
+            waiting = samples.get(server.waiting)
             return EngineView(
-                running=int(sum(found[server.running])),
+                running=int(sum(samples[server.running])),
                 waiting=None if waiting is None else int(sum(waiting)),
                 cache_usage=None if cache is None else min(1.0, max(cache)),
             )
@@ -90,12 +90,12 @@ class EngineGauges:
         client: Client,
         *,
         busy: Callable[[], Awaitable[None]],
-        told: Callable[[EngineView], None],
+        listener: Callable[[EngineView], None],
     ) -> None:
         """`busy` returns once requests are under way."""
         self._client = client
         self._busy = busy
-        self._told = told
+        self._listener = listener
 
     async def follow(self) -> None:
         """Do so for ever."""
@@ -114,5 +114,5 @@ class EngineGauges:
         view = view_of(text) if status == HTTPStatus.OK else None
         if view is None:
             return _ASKED_AGAIN_AFTER
-        self._told(view)
+        self._listener(view)
         return ASKED_EVERY

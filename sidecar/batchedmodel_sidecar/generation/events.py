@@ -27,7 +27,7 @@ _ERROR: Final = re.compile(rb'data:\s*\{\s*"error"')
 class Usage:
     """What one answer has used, as far as it came."""
 
-    __slots__ = ("_end", "_told", "at_end_of_event", "failed", "output_tokens", "prompt_tokens")
+    __slots__ = ("_end", "_is_exact", "at_end_of_event", "failed", "output_tokens", "prompt_tokens")
 
     def __init__(self) -> None:
         self.output_tokens = 0
@@ -37,7 +37,7 @@ class Usage:
         """Whether the answer is an error, or an event of it."""
         self.at_end_of_event = True
         """Whether something else may be written between what came and what comes."""
-        self._told = False
+        self._is_exact = False
         self._end = b""
         """The last bytes that came."""
 
@@ -53,7 +53,7 @@ class Usage:
             self._note(piece)
         if b'"error"' in piece and _ERROR.search(piece) is not None:
             self.failed = True
-        if not self._told:
+        if not self._is_exact:
             self.output_tokens += count
         return count
 
@@ -66,7 +66,7 @@ class Usage:
             if name == b"prompt":
                 self.prompt_tokens = int(number)
             else:
-                self.output_tokens, self._told = int(number), True
+                self.output_tokens, self._is_exact = int(number), True
 
 
 def error_event(error: CallError, path: str) -> bytes:
@@ -74,5 +74,5 @@ def error_event(error: CallError, path: str) -> bytes:
     if path.startswith(_TRITON):
         return b"data: %b\n\n" % orjson.dumps({"error": error.message})
     kind = "server_error" if error.counted_as is None else str(error.counted_as)
-    told = {"message": error.message, "type": kind, "param": None, "code": error.status}
-    return b"data: %b\n\n" % orjson.dumps({"error": told})
+    document = {"message": error.message, "type": kind, "param": None, "code": error.status}
+    return b"data: %b\n\n" % orjson.dumps({"error": document})

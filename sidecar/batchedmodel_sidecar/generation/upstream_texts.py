@@ -54,7 +54,7 @@ class UpstreamTexts:
 class UpstreamText(LiveText):
     """One request, and the answer that its server gives."""
 
-    __slots__ = ("_ask", "_body", "_exchange", "_kept", "_reads_events", "_usage")
+    __slots__ = ("_ask", "_body", "_exchange", "_reads_events", "_tail", "_usage")
 
     def __init__(self, ask: AskText, body: Buffer, admitted: Admitted) -> None:
         super().__init__(admitted)
@@ -65,7 +65,7 @@ class UpstreamText(LiveText):
         self._usage = Usage()
         self._reads_events = False
         """Whether the answer is a stream of events that may be read here."""
-        self._kept: bytearray | None = bytearray()
+        self._tail: bytearray | None = bytearray()
         """All of an answer that is no stream, while it is short."""
 
     def _start(self) -> None:
@@ -99,7 +99,7 @@ class UpstreamText(LiveText):
         self._takes_events = self._reads_events and head.length is None
         self.failed = head.status >= HTTPStatus.BAD_REQUEST
         if streams or self.failed:
-            self._kept = None
+            self._tail = None
         self.begin_answer(
             passed_on(head.headers, _FRAMED_ANEW),
             status=head.status,
@@ -121,16 +121,16 @@ class UpstreamText(LiveText):
                 self.heard_at = self._loop.time()
         else:
             self.heard_at = self._loop.time()
-            if self._kept is not None:
-                self._kept += data
-                if len(self._kept) > _MOST_KEPT_BYTES:
-                    self._kept = None
+            if self._tail is not None:
+                self._tail += data
+                if len(self._tail) > _MOST_KEPT_BYTES:
+                    self._tail = None
         self.write(data)
 
     def ended(self) -> None:
         """See `AnswerListener`."""
-        if self._kept:
-            self._usage.body(bytes(self._kept))
+        if self._tail:
+            self._usage.body(bytes(self._tail))
             self._note(self._usage)
         super().ended()
 
@@ -153,6 +153,6 @@ class UpstreamText(LiveText):
 
 def _rest_of(head: AnswerHead) -> float:
     """Seconds for which the server wants to be left alone."""
-    told = head.header("retry-after")
-    seconds = float(told) if told.isdecimal() else USUAL_REST_SECONDS
+    rest = head.header("retry-after")
+    seconds = float(rest) if rest.isdecimal() else USUAL_REST_SECONDS
     return min(max(seconds, _LEAST_REST_SECONDS), _MOST_REST_SECONDS)

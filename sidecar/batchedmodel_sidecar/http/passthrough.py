@@ -83,7 +83,7 @@ class Passthrough:
     def refuse_full(self, share: Share) -> None:
         """Raise `Rejected` where no more of a tenant's requests may pass now."""
         if (refusal := self._room.refusal(share, 1)) is not None:
-            message = f"{self._room.taken} requests pass through to the server already"
+            message = f"{self._room.in_use} requests pass through to the server already"
             raise Rejected(refusal, message, retry_after=RETRY_SOON)
 
     async def forward(

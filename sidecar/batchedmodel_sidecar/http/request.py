@@ -158,9 +158,7 @@ class Request:
 
     def __init__(self, head: RequestHead, route: Route, arrived: float, hold: Hold) -> None:
         """`route` has a protocol. `arrived`: monotonic seconds. `hold`: the memory that it uses."""
-        assert isinstance(route.match, RouteMatch), (
-            "an inference has a path that means one: our bug"
-        )
+        assert isinstance(route.match, RouteMatch), "an inference has a known path: our bug"
         assert route.protocol is not None, "an inference has a protocol: our bug"
         self.head: Final = head
         self.route: Final = route

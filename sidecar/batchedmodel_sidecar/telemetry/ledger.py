@@ -77,7 +77,7 @@ class TenantCounts:
 
     def rows(self) -> Iterator[TenantCount]:
         """The named tenants, then all others together."""
-        unnamed = self.room.taken
+        unnamed = self.room.in_use
         for tenant, line in self._named.items():
             waiting = self.room.of(tenant)
             unnamed -= waiting

@@ -108,7 +108,7 @@ async def test_tokenizer_that_panics_fails_each_text_and_frees_its_room(characte
         with pytest.raises(Rejected, match="tokenizer failed on the text: PanicExc") as refused:
             await tokens.encode(["a" * characters])
         assert refused.value.status == 500
-    assert threads.room.taken == 0
+    assert threads.room.in_use == 0
     threads.close()
 
 

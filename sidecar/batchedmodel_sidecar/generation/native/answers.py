@@ -129,20 +129,20 @@ class _OpenAIForm(AnswerForm):
 
     def __init__(
         self,
-        known: dict[str, Any],
+        fields: dict[str, Any],
         tokenizer: Tokenizer,
         chunks: str,
         *,
         include_usage: bool,
         logprobs: bool,
     ) -> None:
-        """`known`: id, created and model; the tokenizer names tokens; `chunks`: their kind."""
-        self._known = known
+        """`fields`: id, created and model; the tokenizer names tokens; `chunks`: their kind."""
+        self._fields = fields
         self._tokenizer = tokenizer
         self._logprobs = logprobs
         self._include_usage = include_usage
-        self._kept: dict[int, KeptText] = {}
-        document = orjson.dumps({**known, "object": chunks})[:-1]
+        self._texts: dict[int, KeptText] = {}
+        document = orjson.dumps({**fields, "object": chunks})[:-1]
         self._bare = b"data: %b" % document
         usage = b',"usage":null' if include_usage else b""
         self._head = b'%b%b,"choices":[{"index":' % (self._bare, usage)
@@ -178,18 +178,18 @@ class _OpenAIForm(AnswerForm):
     def keep(self, piece: Piece) -> int:
         """See `AnswerForm`."""
         columns = self._columns(piece) if self._logprobs else {}
-        return self._kept.setdefault(piece.choice, KeptText()).add(piece, columns)
+        return self._texts.setdefault(piece.choice, KeptText()).add(piece, columns)
 
     def _document(self, kind: str, usage: TextUsage) -> bytes:
         choices = [
             {
                 "index": choice,
-                **self._choice(kept.text, kept.columns() if self._logprobs else None),
-                "finish_reason": kept.reason,
+                **self._choice(answer.text, answer.columns() if self._logprobs else None),
+                "finish_reason": answer.reason,
             }
-            for choice, kept in sorted(self._kept.items())
+            for choice, answer in sorted(self._texts.items())
         ]
-        document = {**self._known, "object": kind, "choices": choices}
+        document = {**self._fields, "object": kind, "choices": choices}
         return orjson.dumps({**document, "usage": usage.document()})
 
     def _name(self, token: int) -> str:
@@ -202,11 +202,11 @@ class ChatForm(_OpenAIForm):
     """`POST /v1/chat/completions`."""
 
     def __init__(
-        self, known: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
+        self, fields: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
     ) -> None:
-        """`known`: id, created and model."""
+        """`fields`: id, created and model."""
         super().__init__(
-            known,
+            fields,
             tokenizer,
             "chat.completion.chunk",
             include_usage=include_usage,
@@ -240,14 +240,14 @@ class ChatForm(_OpenAIForm):
     def _columns(self, piece: Piece) -> dict[str, Sequence[Any]]:
         content = [
             {
-                **self._told(token.token, token.logprob),
-                "top_logprobs": [self._told(*one) for one in token.top],
+                **self._entry(token.token, token.logprob),
+                "top_logprobs": [self._entry(*one) for one in token.top],
             }
             for token in piece.tokens
         ]
         return {"content": content}
 
-    def _told(self, token: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         name = self._name(token)
         readable = _UNREADABLE not in name  # a part of a character has no bytes of its own here
         data = list(name.encode()) if readable else None
@@ -258,11 +258,11 @@ class CompletionForm(_OpenAIForm):
     """`POST /v1/completions`."""
 
     def __init__(
-        self, known: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
+        self, fields: dict[str, Any], tokenizer: Tokenizer, *, include_usage: bool, logprobs: bool
     ) -> None:
         """As `ChatForm`."""
         super().__init__(
-            known, tokenizer, "text_completion", include_usage=include_usage, logprobs=logprobs
+            fields, tokenizer, "text_completion", include_usage=include_usage, logprobs=logprobs
         )
         self._offsets: dict[int, int] = {}
         """Characters of a choice's tokens so far: some of its text may be held back."""
@@ -296,17 +296,17 @@ class CompletionForm(_OpenAIForm):
 
     def _top(self, token: Token) -> dict[str, float]:
         """The likeliest, and the one that was chosen, which may be none of them."""
-        told = (*token.top, (token.token, token.logprob))
-        return {self._name(one): max(_LEAST_LOGPROB, value) for one, value in told}
+        candidates = (*token.top, (token.token, token.logprob))
+        return {self._name(one): max(_LEAST_LOGPROB, value) for one, value in candidates}
 
 
 class GenerateForm(AnswerForm):
     """`POST /v2/models/{model}/generate` and `/generate_stream`, of Triton's extension."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
-        """`known`: model_name, model_version, and the id where there is one."""
-        self._known = known
-        self._kept = KeptText()
+    def __init__(self, fields: dict[str, Any]) -> None:
+        """`fields`: model_name, model_version, and the id where there is one."""
+        self._fields = fields
+        self._text = KeptText()
 
     def piece(self, piece: Piece) -> bytes:
         """An event with the new text; without text there is none."""
@@ -316,14 +316,14 @@ class GenerateForm(AnswerForm):
 
     def keep(self, piece: Piece) -> int:
         """Its one text."""
-        return self._kept.add(piece, {})
+        return self._text.add(piece, {})
 
     def whole(self, usage: TextUsage) -> bytes:
         """The document."""
-        return self._document(self._kept.text)
+        return self._document(self._text.text)
 
     def _document(self, text: str) -> bytes:
-        return orjson.dumps({**self._known, "text_output": text})
+        return orjson.dumps({**self._fields, "text_output": text})
 
 
 class StopString:
@@ -352,7 +352,7 @@ class TextDecoder:
     """One text. What may be the beginning of a stop string is held back."""
 
     __slots__ = (
-        "_held", "_matched", "_stops", "_stream", "_tokenizer", "_unreadable", "stopped",
+        "_matched", "_stops", "_stream", "_tail", "_tokenizer", "_unreadable", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -362,7 +362,7 @@ class TextDecoder:
         self._stops = stops
         self._matched = [0] * len(stops)
         """Of each stop string, how much of it ends the text."""
-        self._held = ""
+        self._tail = ""
         self._stream = _stream(_context(tokenizer, prompt))
         self._unreadable: list[int] = []
         """Tokens that came since the last character."""
@@ -393,7 +393,7 @@ class TextDecoder:
         text = self._rest() if self._unreadable else ""
         if self._stops:
             text = self._up_to_a_stop(text)
-            text, self._held = text + self._held, ""
+            text, self._tail = text + self._tail, ""
         return text
 
     def _rest(self) -> str:
@@ -403,8 +403,8 @@ class TextDecoder:
         return text
 
     def _up_to_a_stop(self, text: str) -> str:
-        matched, held = self._matched, len(self._held)
-        whole = self._held + text
+        matched, length_of_tail = self._matched, len(self._tail)
+        whole = self._tail + text
         for at, character in enumerate(text):
             longest = 0
             for index, stop in enumerate(self._stops):
@@ -412,11 +412,11 @@ class TextDecoder:
                 if matched[index] == len(stop.text):
                     longest = max(longest, len(stop.text))
             if longest:
-                self.stopped, self._held = True, ""
-                return whole[: held + at + 1 - longest]
-        told = len(whole) - max(matched)
-        self._held = whole[told:]
-        return whole[:told]
+                self.stopped, self._tail = True, ""
+                return whole[: length_of_tail + at + 1 - longest]
+        end = len(whole) - max(matched)
+        self._tail = whole[end:]
+        return whole[:end]
 
 
 def _stream(tokens: Sequence[int]) -> DecodeStream:

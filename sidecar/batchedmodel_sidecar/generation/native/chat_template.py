@@ -111,20 +111,20 @@ class ChatTemplate:
         # Whether a template trims messages is seen by the space behind it.
         marked = {**last, "content": f"{last['content']}{mark} "}
         prompt = self._rendered([*messages[:-1], marked], arguments)
-        begun, found, behind = prompt.rpartition(mark)
-        if not found:
+        before, mark_found, behind = prompt.rpartition(mark)
+        if not mark_found:
             rule = "is not possible: the template leaves the end of the last message out"
             raise InvalidInput("continue_final_message", rule)
-        if mark in begun:
+        if mark in before:
             rule = "is not possible: the template writes the last message more than once"
             raise InvalidInput("continue_final_message", rule)
-        return begun if behind.startswith(" ") else begun.rstrip()
+        return before if behind.startswith(" ") else before.rstrip()
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> str:
         absent = {"tools": None, "documents": None}
-        known = {**absent, **self._special_tokens, **arguments, "messages": messages}
+        fields = {**absent, **self._special_tokens, **arguments, "messages": messages}
         try:
-            prompt = self._template.render(**known)
+            prompt = self._template.render(**fields)
         except _Raised as error:
             raise InvalidInput("messages", f"are refused by the model: {_said(error)}") from error
         except InvalidInput:

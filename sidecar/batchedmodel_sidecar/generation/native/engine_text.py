@@ -83,7 +83,7 @@ class _Choice:
     """One choice of one prompt."""
 
     __slots__ = (
-        "decoder", "given", "ids", "index", "number", "prompt_tokens", "reason", "tokens",
+        "decoder", "ids", "index", "number", "prompt_tokens", "reason", "token_count", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -94,7 +94,7 @@ class _Choice:
         self.prompt_tokens = len(prompt)
         self.ids = array("i", prompt)
         self.decoder = decoder
-        self.given = 0
+        self.token_count = 0
         self.tokens: list[Token] = []
         """Those behind what was written, where probabilities are wanted."""
         self.reason: str | None = None
@@ -156,13 +156,13 @@ class EngineText(LiveText):
             return GenerateForm(named if text.id is None else {"id": text.id, **named})
         chat = text.endpoint is TextEndpoint.CHAT
         prefix, form = ("chatcmpl", ChatForm) if chat else ("cmpl", CompletionForm)
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
         }
         return form(
-            known,
+            fields,
             served.preparer.tokenizer,
             include_usage=text.include_usage,
             logprobs=self._sampling.logprobs is not None,
@@ -196,7 +196,7 @@ class EngineText(LiveText):
         choices = self._text.choices
         for at in range(0, len(self._choices), choices):
             same = self._choices[at : at + choices]
-            if choices > 1 and not any(choice.given for choice in same):
+            if choices > 1 and not any(choice.token_count for choice in same):
                 # So that they share what is computed of their prompt.
                 self._submit(engine, same, at // choices)
                 continue
@@ -213,7 +213,7 @@ class EngineText(LiveText):
         if not self.is_at_server:
             return
         data: list[bytes] = []
-        count, kept = 0, 0
+        count, size = 0, 0
         streams, form, where = self._text.streams, self._form, self._where
         for token in tokens:
             choice = where.get((token.id, token.choice))
@@ -225,16 +225,16 @@ class EngineText(LiveText):
             count += 1
             piece = self._add(choice, token)
             if not streams:
-                kept += 0 if piece is None else form.keep(piece)
+                size += 0 if piece is None else form.keep(piece)
                 continue
-            if choice.given == 1:
+            if choice.token_count == 1:
                 data.append(form.begin(choice.index))
             if piece is not None:
                 data.append(form.piece(piece))
         if not count:
             return
         self._deaths = 0
-        if kept and not self._keep(kept):
+        if size and not self._keep(size):
             message = (
                 "the answers that are made take all of the memory for them; a stream needs none"
             )
@@ -277,7 +277,7 @@ class EngineText(LiveText):
             Submit(
                 id=number,
                 ids=first.ids,
-                given=first.given,
+                given=first.token_count,
                 max_tokens=self._text.max_tokens,
                 sampling=sampling,
                 stop_ids=self._text.stop_ids,
@@ -294,7 +294,7 @@ class EngineText(LiveText):
 
     def _add(self, choice: _Choice, token: Token) -> Piece | None:
         """Note a token; what is to be written of it, if anything."""
-        choice.given += 1
+        choice.token_count += 1
         choice.ids.append(token.token)
         ended, new = token.finish is not Finish.NONE, ""
         if token.finish is not Finish.STOP:

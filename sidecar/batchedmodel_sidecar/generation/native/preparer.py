@@ -195,10 +195,10 @@ class TextPreparer:
 
     def _completion(self, fields: dict[str, Any]) -> TextRequest:
         adapter = adapter_of(fields, self.name, named=True)
-        given = prompts_of(fields)
+        prompts = prompts_of(fields)
         return self._request(
             TextEndpoint.COMPLETIONS,
-            [self._encoded(one, "prompt") if isinstance(one, str) else one for one in given],
+            [self._encoded(one, "prompt") if isinstance(one, str) else one for one in prompts],
             fields,
             max_tokens=max_tokens_of(fields, "max_tokens"),
             usual_tokens=_USUAL_TOKENS,
@@ -212,10 +212,10 @@ class TextPreparer:
     def _generate(self, fields: dict[str, Any], endpoint: TextEndpoint) -> TextRequest:
         generate = generate_of(fields)
         streams = endpoint is TextEndpoint.GENERATE_STREAM
-        given = generate.parameters.get("stream")
-        if given is not None and flag_of(generate.parameters, "stream") is not streams:
+        value = generate.parameters.get("stream")
+        if value is not None and flag_of(generate.parameters, "stream") is not streams:
             rule = f"contradicts the path, which ends in {endpoint}"
-            raise InvalidInput("parameters.stream", rule, given)
+            raise InvalidInput("parameters.stream", rule, value)
         return self._request(
             endpoint,
             [self._encoded(generate.text, "text_input")],
@@ -245,8 +245,8 @@ class TextPreparer:
         adapter: str | None = None,
     ) -> TextRequest:
         defaults = self.description.sampling_defaults
-        given = {name: value for name, value in fields.items() if value is not None}
-        sampling, seeded = sampling_of({**defaults, **given}, logprobs)
+        sampling_fields = {name: value for name, value in fields.items() if value is not None}
+        sampling, seeded = sampling_of({**defaults, **sampling_fields}, logprobs)
         stopping = stopping_of(fields, self._stop_ids)
         longest = max(map(len, prompts))
         most = self._most_tokens()

@@ -140,8 +140,8 @@ def stopping_of(fields: Mapping[str, Any], model_stops: tuple[int, ...]) -> Stop
 
 def max_tokens_of(fields: Mapping[str, Any], *names: str) -> int | None:
     """The first of these fields that is there; raises `InvalidInput`."""
-    found = [optional_whole(fields, field, MAX_TOKENS) for field in names]
-    return next((one for one in found if one is not None), None)
+    values = [optional_whole(fields, field, MAX_TOKENS) for field in names]
+    return next((one for one in values if one is not None), None)
 
 
 def logprobs_of(fields: Mapping[str, Any], field: str) -> int | None:
@@ -305,8 +305,8 @@ def _message(value: Any, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput(field, "is not a message", value)
     # Clients send back what they were answered, with fields that hold nothing.
-    held = {name: value for name, value in value.items() if value not in (None, [])}
-    message = {name: value for name, value in held.items() if name not in _THOUGHTS}
+    fields = {name: item for name, item in value.items() if item not in (None, [])}
+    message = {name: item for name, item in fields.items() if name not in _THOUGHTS}
     for name in message:
         if name not in _OF_A_MESSAGE:
             raise InvalidInput(f"{field}.{name}", "is not supported here")

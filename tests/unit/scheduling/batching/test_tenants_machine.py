@@ -103,7 +103,7 @@ class TenantsMachine(ShippedPolicyDriver):
     def all_that_waits_has_room_and_nothing_else(self) -> None:
         if hasattr(self, "policy"):
             evicted = len(self.policy.queue.evicted)
-            assert self.policy.queue.room.taken == len(self.waiting) - evicted
+            assert self.policy.queue.room.in_use == len(self.waiting) - evicted
 
     def _held(self) -> Iterable[ItemId]:
         queue = self.policy.queue

@@ -107,7 +107,7 @@ def test_an_item_of_a_key_that_rests_is_not_offered_until_that_is_over() -> None
         queue.rest("0", "2", until=1.0)
         queue.wake(0.5)
         assert 2 not in {int(item.id) for item in queue}
-        assert queue.room.taken == rows, "it waits all the same"
+        assert queue.room.in_use == rows, "it waits all the same"
         queue.wake(1.0)
         assert 2 in {int(item.id) for item in queue}
 
@@ -124,7 +124,7 @@ def test_an_item_that_came_back_is_the_first_of_its_tenant() -> None:
         queue.come_back(one)
     mine = [number for number in offered(queue) if number < 100]
     assert mine == sorted([int(one.id) for one in back])[: len(mine)]
-    assert queue.room.taken == 200
+    assert queue.room.in_use == 200
 
 
 def test_late_items_have_the_turns_of_their_tenant() -> None:
@@ -163,7 +163,7 @@ def test_a_late_item_waits_apart_and_may_make_room() -> None:
         assert len(queue.late) == 1
         assert first.id not in offered(queue)
         queue.evict(first.item.share.tenant)
-        assert queue.room.taken == rows - 1
+        assert queue.room.in_use == rows - 1
         assert [item.id for item in queue.evicted] == [first.id]
         queue.cancel(ItemId(first.id))
         assert not queue.evicted, "its caller has left: nobody is to be told"
@@ -180,5 +180,5 @@ def test_every_item_gives_its_room_back_once() -> None:
         for number in range(rows):
             queue.cancel(ItemId(number))
             queue.cancel(ItemId(number))
-        assert queue.room.taken == 0
+        assert queue.room.in_use == 0
         assert len(queue) == 0

@@ -49,7 +49,7 @@ def test_never_more_is_taken_than_there_is_and_books_agree(
             room.take(share, amount)
             held[tenant] += amount
             assert held[tenant] <= max(1, most * size)
-        assert room.taken == sum(held.values()) <= size
+        assert room.in_use == sum(held.values()) <= size
         assert {name: room.of(name) for name in held} == held
         assert len(room) == sum(amount > 0 for amount in held.values())
 

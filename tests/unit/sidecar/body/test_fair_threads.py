@@ -47,7 +47,7 @@ async def test_a_flood_of_long_works_keeps_another_tenant_waiting_for_one() -> N
         await asyncio.gather(*tasks)
     assert order.index("other") <= 2
     assert len(order) == 21
-    assert threads.room.taken == 0
+    assert threads.room.in_use == 0
 
 
 async def test_one_tenant_leaves_room_for_another() -> None:
@@ -57,7 +57,7 @@ async def test_one_tenant_leaves_room_for_another() -> None:
         while threads.refusal(FLOOD, 10) is None:
             tasks.append(asyncio.create_task(threads.do(FLOOD, 10, int)))
             await asyncio.sleep(0)
-        assert threads.room.taken == 70
+        assert threads.room.in_use == 70
         assert threads.refusal(OTHER, 10) is None
         tasks.append(asyncio.create_task(threads.do(OTHER, 10, int)))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_whoever_leaves_in_whatever_phase_all_others_are_served(seed: int)
             last = [threads.do(FLOOD, 5, int) for _ in range(2)]
             await asyncio.gather(*last)
             await asyncio.sleep(0)
-        assert threads.room.taken == 0
+        assert threads.room.in_use == 0
     cancelled = (asyncio.CancelledError,)
     assert all(end == n or isinstance(end, cancelled) for n, end in enumerate(ends))
 
@@ -141,7 +141,7 @@ async def test_work_that_fails_behind_the_back_of_its_caller_is_not_logged(
         thread.let.set()
         await threads.do(FLOOD, 1, int)  # behind it
         gc.collect()
-    assert threads.room.taken == 0
+    assert threads.room.in_use == 0
     assert not caplog.records
 
 
@@ -157,5 +157,5 @@ async def test_whatever_a_work_raises_its_caller_hears_of_it_and_its_room_is_fre
         async with asyncio.timeout(10):
             with pytest.raises(WorkFailed, match=f"{kind.__name__}: over"):
                 await threads.do(FLOOD, 10, work)
-            assert threads.room.taken == 0
+            assert threads.room.in_use == 0
             assert await threads.do(FLOOD, 80, lambda: "next") == "next"

@@ -117,7 +117,7 @@ async def test_what_leavers_left_is_not_begun(preparing: Preparing, texts: TextP
     # What the process had is not given to the next one either.
     os.kill(_pid(preparing), signal.SIGKILL)
     assert (await _prepared(preparing, texts, _chat("a"))).prompts
-    assert not preparing._small._room.taken
+    assert not preparing._small._room.in_use
 
 
 async def test_bodies_that_were_there_when_it_was_killed_are_read_by_the_next_one(
