@@ -87,7 +87,7 @@ class Charges:
         lengths = [item.length for item in batch.items]
         paid = self.batch_work(lengths)
         self._unit_seconds = min(seconds / paid, self._unit_seconds * _FORGOTTEN)
-        # A server may stall once beside anybody's items; what comes again is learnt.
+        # A server may stall once beside any items; only a stall that comes again is learnt.
         prediction = self._times.predict(lengths) or 0.0
         most = max(_MOST_UNLEARNT, 2 * prediction / self._unit_seconds)
         beyond = min(seconds / self._unit_seconds, most) - max(1.0, paid)
@@ -100,7 +100,7 @@ class Charges:
     def refused(self, batch: Batch, items: Sequence[Item], seconds: float, *, lost: bool) -> None:
         """These items of a batch have no answer, after so many seconds: they pay for all of it.
 
-        `lost`: the server hung or died. Nobody knows why, so no more than a full batch is charged.
+        `lost`: the server hung or died. The reason is unknown: at most a full batch is charged.
         """
         self._ended(batch)
         lengths = [item.length for item in batch.items]

@@ -15,7 +15,7 @@ from batchedmodel_scheduling.lora.slots import AdapterSlots
 from batchedmodel_scheduling.queue.items import Item
 
 Chosen = Callable[[Sequence[Item], int, float], list[int]]
-"""Of waiting rows the places of those to take, at most so many, at this time."""
+"""The places of the waiting rows that leave together, at most so many, at this time."""
 LOOKED_AT: Final = 8
 """Rows that are looked at, for each that a batch takes."""
 _PATIENCE: Final = 8.0

@@ -212,7 +212,7 @@ def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
     entries: list[QueuedItem] = []
     for lane in run:
         entries += lane.entries[: int(part * len(lane.entries)) + 4]
-    entries.sort(key=_order)  # of those that are as urgent the shorter ones first
+    entries.sort(key=_order)  # among equally urgent items the shorter first
     return entries[:at_most]
 
 
@@ -352,7 +352,7 @@ class Plan:
 
     @property
     def room(self) -> int:
-        """How many more may go along without making anybody late."""
+        """How many more items fit without making another item late."""
         rows = len(self.batch)
         longest = self.table[rows] + self.slack / 2
         return bisect_right(self.table, longest, rows) - 1 - rows
@@ -422,7 +422,7 @@ def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
 
 
 def _lost(entries: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
-    """Of those left out of a batch that takes so long, the ones that are late before the next."""
+    """The items outside a batch of so many seconds that are late before the next one."""
     timeline = WorkerTimeline(now.free)
     timeline.add(seconds)
     return [entry for entry in entries if entry.due <= timeline.begins]

@@ -116,7 +116,7 @@ def _losses(
     # Time beyond the grid costs what it costs on it.
     beyond = price * cell * (cells + shifts[:, None] - ends)
     left = np.empty((count + 1, _CELLS + 1))
-    left[0] = 0.0  # read with the others but not used, as somebody leaves
+    left[0] = 0.0  # read with the others, but not used: at least one item leaves
     left[count] = price * times
     with_late = np.empty_like(left)
     with_late[count] = left[count] + late[count]

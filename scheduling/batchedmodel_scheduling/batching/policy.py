@@ -50,7 +50,7 @@ _LAG_WEIGHT: Final = 0.05
 _LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
 _REMEMBERED_BATCHES: Final = 32
 _STALE_SECONDS: Final = 1.0
-_UNKNOWN_SECONDS: Final = 0.05  # of a batch, where nobody has measured any
+_UNKNOWN_SECONDS: Final = 0.05  # of a batch, before any was measured
 _RETRY_UNKNOWN: Final = 1.0
 # Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
 _RETRY_SHORTEST: Final = 0.01
@@ -216,7 +216,7 @@ class Pipeline:
         return [soonest] * (self.workers - len(busy_until)) + busy_until
 
     def _free_at(self) -> float:
-        """When the first worker is free of what was handed over; `NEVER` if nobody can tell."""
+        """When the first worker is free of what was handed over; `NEVER` if unknown."""
         ends = sorted([handed.ends for handed in self._handed.values()])
         return ends[-self.workers] if len(ends) >= self.workers else NEVER
 
@@ -479,7 +479,7 @@ class BasePolicy(Policy):
         return None
 
     def _companions(self, waiting: Sequence[Item], rows: int, now: float) -> list[int]:
-        """The places of those that leave together for their adapters' sake; at most so many."""
+        """The places of the items that leave together by their adapters; at most so many."""
         lengths = [item.length for item in waiting[:rows]]
         seconds = self.pipeline.times.predict(lengths) or _UNKNOWN_SECONDS
         turn = Turn(rows=rows, now=now, seconds=seconds)

@@ -74,7 +74,7 @@ class AtServer:
         self.tokens = 0
         """That all that are here were given after their first."""
         self.streams = self.generating = 0
-        """Sequences of streams, and of those that have a first token."""
+        """Sequences of streams, and of requests that have a first token."""
         self._running: Final[dict[int, Running]] = {}
         self._at = 0.0
         self.began = 0.0

@@ -107,7 +107,7 @@ class Estimates:
         return self._costs.work(request.prompt_tokens, self.tokens(request) * request.choices)
 
     def cost(self, running: Running, output_tokens: int | None) -> float:
-        """What an ended request has cost; of one that nobody saw the end of, as far as was seen."""
+        """Device seconds of an ended request; of one without a known end, as far as known."""
         if output_tokens is None and not running.waiting.request.streams:
             return running.waiting.work
         output = running.tokens + running.started if output_tokens is None else output_tokens
@@ -130,7 +130,7 @@ class Estimates:
     def late_from(self, waiting: Waiting) -> float:
         """When it is too late for it to go: its first token would miss the target.
 
-        Not before half of the target, so that a wrong guess keeps nobody from a free server.
+        Not before half of the target, so that a wrong guess keeps no request from a free server.
         """
         if waiting.due == NEVER:
             return NEVER

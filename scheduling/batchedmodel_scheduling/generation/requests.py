@@ -58,7 +58,7 @@ class AdmissionSettings:
     max_queue_size: int = 2048
     """Requests that may wait."""
     engine: EngineLimits | None = None
-    """Of an engine of ours, which tells of each step; None: it is somebody else's."""
+    """Of an engine of ours, which tells of each step; None: an upstream server's."""
 
     @classmethod
     def of(cls, settings: BatchSettings, engine: EngineLimits | None = None) -> "AdmissionSettings":

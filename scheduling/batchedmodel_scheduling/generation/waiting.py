@@ -36,7 +36,7 @@ class _Tenant:
 
     items: int = 0
     work: list[float] = field(default_factory=lambda: [0.0] * (len(Priority) + 1))
-    """Of those on time, by priority."""
+    """Of requests on time, by priority."""
     late: dict[int, Waiting] = field(default_factory=dict)
     """The first one is late for longest."""
     turns: int = 0

@@ -1,7 +1,7 @@
 """Which adapter is in which slot of the device: the least recently used one makes room.
 
-Pure. The model server decides by it what to copy; whoever sends batches in order knows by another
-of its kind what the server has.
+Pure. The model server decides by it what to copy; a sender of batches in order keeps another one,
+and knows by it which adapters the server has in slots.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ class AdapterSlots:
 
     @property
     def resident(self) -> KeysView[int]:
-        """The numbers of those that are in a slot."""
+        """The numbers of the adapters in slots."""
         return self._slot_of.keys()
 
     def fits(self, numbers: Collection[int]) -> bool:
@@ -67,7 +67,7 @@ class AdapterSlots:
         self._pins.clear()
 
     def forget(self, number: int) -> None:
-        """It is not in its slot: to copy it has failed, or nobody may ask for it any more."""
+        """It is not in its slot: to copy it has failed, or it is not served any more."""
         slot = self._slot_of.pop(number, None)
         if slot is not None:
             self._empty.append(slot)

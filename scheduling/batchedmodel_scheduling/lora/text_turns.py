@@ -39,5 +39,5 @@ def may_begin(
             open_ones = in_slots - closing
             if open_ones:
                 closing.add(min(open_ones, key=lambda number: (running[number], number)))
-    # A slot that nobody holds yet goes to whoever waits first; one that is to be free goes to none.
+    # A free slot goes to the first text that waits; one that is to become free goes to none.
     return [not text.adapter or text.adapter in adapters - closing for text in waiting]

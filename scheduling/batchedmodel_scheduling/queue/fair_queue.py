@@ -48,7 +48,7 @@ class _Tenant:
     owes_until: float = -math.inf
     """Its start when it was noted last as one that has no items and owes."""
     counted: float = 0.0
-    """Its part of the weights of those that a server of all at once serves."""
+    """Its part of the weights of the tenants that a server of all at once serves."""
 
 
 class _Item(NamedTuple):
@@ -68,7 +68,7 @@ class FairQueue(Generic[K]):
         """The tenants that have items of each kind."""
         self._numbers = self._services = 0
         self._time = 0.0
-        """The earliest start of those that wait; it never falls."""
+        """The earliest start of all tenants that wait; it never falls."""
         self._fair = 0.0
         """The virtual time of a server that serves all at once, each tenant by its weight."""
         self._owing: list[tuple[float, int, _Tenant]] = []
@@ -156,7 +156,7 @@ class FairQueue(Generic[K]):
         self._pass(work)
 
     def serves(self, name: str) -> None:
-        """A tenant is served just now: of those with equal starts it is last."""
+        """A tenant is served just now: among tenants with equal starts it is last."""
         tenant = self._tenants.get(name)
         if tenant is not None:
             self._services += 1
@@ -249,7 +249,7 @@ class FairQueue(Generic[K]):
 
     @property
     def virtual_time(self) -> float:
-        """The earliest start of those that wait."""
+        """The earliest start of all tenants that wait."""
         tenant = self._earliest()
         if tenant is not None:
             self._time = max(self._time, tenant.start)

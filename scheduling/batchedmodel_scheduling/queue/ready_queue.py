@@ -241,7 +241,7 @@ class ReadyQueue:
         return min([entry.item.arrived for _, entry in self._lane_of.values()])
 
     def beside(self, batch: Sequence[QueuedItem], at_most: int) -> list[QueuedItem]:
-        """The most urgent of all that might be in a batch instead of those that are."""
+        """The most urgent items of the lanes from which a batch comes."""
         lanes = dict.fromkeys([self._lane_of[entry.id][0] for entry in batch])
         entries = [entry for lane in lanes for entry in lane.entries[:at_most]]
         entries.sort()

@@ -51,11 +51,11 @@ class SharedRoom:
         return usage.amount if usage is not None else 0
 
     def has_others(self, tenant: str) -> bool:
-        """Whether anybody else has some."""
+        """Whether another tenant has some."""
         return len(self._usages) > (tenant in self._usages)
 
     def most(self, share: Share) -> float:
-        """How much a tenant may have while nobody else has any, if it takes all at once."""
+        """How much a tenant may have while no other has any, if it takes all at once."""
         return self.size if share.most >= 1 else max(1.0, share.most * self.size)
 
     def part(self, share: Share) -> float:

@@ -287,7 +287,7 @@ class Batcher:
         one_by_one: bool = False,
         adapter_slots: int = 0,
     ) -> None:
-        """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
+        """`idempotent`: a row may be sent again when its outcome is unknown; `one_by_one`:
         the server runs no batches side by side, whatever the settings say. `adapter_slots`: its.
         """
         self.settings = settings  # in force

@@ -1,7 +1,7 @@
 """How the server behind is: known by what becomes of batches, and else by a probe.
 
-A probe is a request of one row that the server answered a while ago, sent once more with nobody
-waiting for it. `CircuitBreaker` decides when; `Health` keeps such requests and sends one at a time.
+A probe is a request of one row that the server answered a while ago, sent once more without a
+caller. `CircuitBreaker` decides when; `Health` keeps such requests and sends one at a time.
 `Standing` knows the callers whose calls go by themselves: what a server says of a whole batch says
 nothing of each row, so one caller's bad requests would slow all others down.
 
@@ -11,7 +11,7 @@ sent for a pause that doubles, then one batch tries (half open), and its success
 that dies takes all its batches with it, and has died once. The evidence comes from several callers:
 what one of them meets again and again may be its own doing, and counts for half of what is needed
 at most. Where all that fails is one caller's, a probe tells whether the server is ill. Of refused
-calls a small batch weighs little, so that one bad call that is sent again and again hurts nobody.
+calls a small batch weighs little, so that one bad call that is sent often hurts no other caller.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class CircuitBreaker:
         """Whether the server seems to have died."""
 
     def closed_to_callers(self, now: float) -> str | None:
-        """Why nobody should come now; None when somebody may, if only as a trial.
+        """Why no call is taken now; None when one is, if only as a trial.
 
         After the pause callers are let in again: without them there would be nothing to try.
         """
@@ -169,7 +169,7 @@ class CircuitBreaker:
     def depth(self, depth: int, now: float, *, slow: int = 0) -> int:
         """How many batches the server may hold, of `depth` that it can.
 
-        `slow`: how many of those that it has are overdue. A trial does not wait for them.
+        `slow`: how many of its batches are overdue. A trial does not wait for them.
         """
         if now < self._resumes_at:
             return 0
@@ -337,7 +337,7 @@ class Health:
                 return None  # the rows of each caller are tried again by themselves
             if not isinstance(batch.items[0].key, Alone):
                 return rest_ends
-        # What ends connections for one who goes apart ends them for nobody else.
+        # A caller that goes apart and ends connections ends its own alone.
         own = all(map(self.standing.goes_apart, sent.callers))
         self.circuit.unserved(error, now, since=sent.began, callers=sent.callers, pauses=not own)
         return None
@@ -353,7 +353,7 @@ class Health:
             self._samples.pop((caller, call.key), None)
             self._samples[caller, call.key] = _copy(call)
             if len(self._samples) > _MOST_KEPT:
-                # The oldest of whoever has most, so that others' stay.
+                # The oldest of the caller that has most, so that others' stay.
                 of = Counter(caller for caller, _ in self._samples)
                 del self._samples[max(self._samples, key=lambda sample: of[sample[0]])]
 
@@ -409,7 +409,7 @@ class Health:
         if not isinstance(reply, Unserved):
             self.circuit.probe_answered()
         elif not isinstance(reply, Lost) or (alone and not self._in_flight.any):
-            # A server that dies beside others' batches may have died of those.
+            # A server that dies beside others' batches may have died of their rows.
             self.circuit.probe_failed(reply, self._clock())
         outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"
         logger.info("the model was asked what it answered before: %s", outcome)

@@ -1,6 +1,6 @@
 """The batches that are on their way: who wants them, which had company, and what becomes of rows.
 
-Owned by the batcher. A batch that nobody wants any more is dropped. A batch that takes several
+Owned by the batcher. A batch without a caller is dropped. A batch that takes several
 times as long as was expected is slow: it may hang, and with several workers the others go on
 without it.
 
@@ -33,7 +33,7 @@ logger: Final = logging.getLogger(__name__)
 
 _GRACE: Final = 5.0  # seconds beyond the time that a caller has
 _SLOW: Final = 4.0  # times what was expected
-_SLOW_SECONDS: Final = 1.0  # more, for what nobody can expect
+_SLOW_SECONDS: Final = 1.0  # more, for the unforeseen
 _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known yet
 
 
@@ -66,7 +66,7 @@ class Sent:
 
     @property
     def uncharged_since(self) -> float:
-        """From when on its time has not been charged to anybody."""
+        """From when on its time has not been charged to a tenant."""
         return self.left_at if self.off else self.began
 
     @property
@@ -90,8 +90,8 @@ class InFlight:
         """How much of a server that can hold `depth` batches is taken; see `Slots`.
 
         `waiting`: the callers whose rows wait. While several callers have rows here, or had until
-        now, full batches leave just in time: one that left early could take nobody along who comes
-        meanwhile.
+        now, full batches leave just in time: one that left early would go
+        without the rows that come meanwhile.
         """
         several = len(waiting) > 1  # mostly known without a look at each, of whom there may be many
         if not several:
@@ -281,7 +281,7 @@ def again(
 ) -> Item | Unserved:
     """The row of a batch as it is tried again, or the error that ends its call.
 
-    `idempotent`: the settings let a row be sent again when nobody knows what became of it; the
+    `idempotent`: the settings let a row be sent again when its outcome is unknown; the
     model may forbid it. `alone`: the server had nothing beside the batch, and `shared`: the batch
     had rows of several callers, of whom one may have caused that the server is busy.
     """

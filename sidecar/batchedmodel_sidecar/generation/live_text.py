@@ -1,4 +1,4 @@
-"""One request for generated text, from its admission to its end, whoever makes the text.
+"""One request for generated text, from its admission to its end, at any engine.
 
 It waits, is sent to the server, and its answer is written as it comes: no task belongs to it, only
 callbacks and one timer. `EngineText` gets tokens of our engine, `UpstreamText` an upstream's
@@ -143,7 +143,7 @@ class LiveText:
     def _may_come_back(self, error: Unserved) -> bool:
         """Whether it may be sent again after this error, before which nothing was heard."""
         if isinstance(error, Busy):
-            self._tries -= 1  # nobody has seen it
+            self._tries -= 1  # no server has seen it
             return self._loop.time() < self.request.deadline
         return False
 
@@ -196,7 +196,7 @@ class LiveText:
         if identity is not None and all(name.lower() != REQUEST_ID_HEADER for name, _ in headers):
             headers = (*headers, (REQUEST_ID_HEADER, identity))
         # While a stream lasts its pod may begin to go, or others may come, and its head cannot tell
-        # that later. Whoever asks behind it asks on a new connection, at a pod that stays.
+        # that later. The caller's next request comes on a new connection, to a pod that stays.
         self._reply(
             StreamedResponse(
                 self, status=status, reason=reason, headers=headers, length=length, last=streams

@@ -19,7 +19,7 @@ _PIECE_BYTES: Final = 128
 """That a kept piece takes beside its content."""
 _DONE: Final = b"data: [DONE]\n\n"
 _LEAST_LOGPROB: Final = -9999.0
-"""What is told in the place of minus infinity, which JSON has not."""
+"""Stands for minus infinity, which JSON has not."""
 _CONTEXT: Final = 8
 """Tokens of the prompt that the decoder sees: some tokenizers write the first word of a text
 without the space in front of it."""
@@ -76,7 +76,7 @@ class KeptText:
         self.reason: str | None = None
 
     def add(self, piece: Piece, columns: Mapping[str, Sequence[Any]]) -> int:
-        """Keep a piece, and lists of what is told of its tokens; bytes that this takes."""
+        """Keep a piece, and lists about its tokens; returns the bytes that this takes."""
         self._texts.append(piece.text)
         self.reason = piece.reason
         size = _PIECE_BYTES + 4 * len(piece.text)
@@ -148,7 +148,7 @@ class _OpenAIForm(AnswerForm):
         self._head = b'%b%b,"choices":[{"index":' % (self._bare, usage)
 
     def _columns(self, piece: Piece) -> dict[str, Sequence[Any]]:
-        """What is told of the probabilities of its tokens, in lists."""
+        """The probabilities of its tokens, in lists."""
         raise NotImplementedError
 
     def _choice(self, text: str, columns: Mapping[str, Any] | None) -> dict[str, Any]:

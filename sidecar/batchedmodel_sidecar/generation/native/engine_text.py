@@ -56,7 +56,7 @@ class Submits(Protocol):
         ...
 
     def cancel(self, request_id: int, choice: int | None = None) -> None:
-        """Nobody waits for it."""
+        """Its caller has left."""
         ...
 
     def forget(self, request_id: int) -> None:
