@@ -17,7 +17,7 @@ from batchedmodel_contract.inference.batch import (
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Scattered, Shape, Tensor
-from batchedmodel_sidecar.errors import RETRY_SOON, Said, Unserved
+from batchedmodel_sidecar.errors import RETRY_SOON, Unserved, UpstreamReply
 from batchedmodel_sidecar.lora.served import ChosenAdapter
 
 
@@ -239,20 +239,20 @@ class Timing:
 class Answer:
     """The rows' outputs, in the order in which the call gave its rows."""
 
-    __slots__ = ("outputs", "rows", "said", "timing")
+    __slots__ = ("outputs", "replies", "rows", "timing")
 
     def __init__(
         self,
         outputs: tuple[Output, ...],
         rows: tuple[tuple[Value, ...], ...],
         timing: Timing | None = None,
-        said: tuple[Said, ...] = (),
+        replies: tuple[UpstreamReply, ...] = (),
     ) -> None:
-        """`said`: for each row, what an upstream server said with it; empty from ours."""
+        """`replies`: for each row, what an upstream server said with it; empty from ours."""
         self.outputs: Final = outputs
         self.rows: Final = rows
         self.timing: Final = timing
-        self.said: Final = said
+        self.replies: Final = replies
 
     @property
     def size(self) -> int:
@@ -291,12 +291,12 @@ _Member = TypeVar("_Member")
 class RowAnswer:
     """One row's outputs."""
 
-    __slots__ = ("said", "values")
+    __slots__ = ("reply", "values")
 
-    def __init__(self, values: tuple[Value, ...], said: Said | None) -> None:
-        """`said`: what an upstream server said with them."""
+    def __init__(self, values: tuple[Value, ...], reply: UpstreamReply | None) -> None:
+        """`reply`: what an upstream server said with them."""
         self.values: Final = values
-        self.said: Final = said
+        self.reply: Final = reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,20 +305,20 @@ class RowFailure:
 
     status: int
     message: str
-    said: Said | None = None
+    reply: UpstreamReply | None = None
     """The whole answer of an upstream server, which the row's caller gets as it is."""
     answered: bool = True
     """Whether the server said so; False for words of ours, such as that no time was left."""
 
     def for_row(self, index: int, rows: int) -> Unserved:
         """The error for the row's call, which has so many rows."""
-        where = f"row {index}: " if rows > 1 and self.said is None else ""
+        where = f"row {index}: " if rows > 1 and self.reply is None else ""
         retry_after = RETRY_SOON if self.status == 503 else None
         return Unserved(
             f"{where}{self.message}",
             status=self.status,
             retry_after=retry_after,
-            said=self.said,
+            reply=self.reply,
             answered=self.answered,
         )
 

@@ -29,7 +29,7 @@ _GIVEN_UP: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class UpstreamReply:
     """What an upstream server answered beside the rows. It passes to the helper and back."""
 
     status: int
@@ -111,11 +111,11 @@ class Unserved(CallError):
         *,
         status: int,
         retry_after: float | None = None,
-        said: Said | None = None,
+        reply: UpstreamReply | None = None,
         answered: bool = False,
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
-        self.said: Final = said
+        self.reply: Final = reply
         """An upstream server's answer, which the caller gets as it is."""
         self.answered: Final = answered
         """Whether the server is there and refused this request: it may answer others."""
@@ -145,11 +145,11 @@ class Busy(Unserved):
         *,
         status: int = 503,
         retry_after: float = RETRY_SOON,
-        said: Said | None = None,
+        reply: UpstreamReply | None = None,
         answered: bool = False,
     ) -> None:
         super().__init__(
-            message, status=status, retry_after=retry_after, said=said, answered=answered
+            message, status=status, retry_after=retry_after, reply=reply, answered=answered
         )
         self.seconds: Final = retry_after
 

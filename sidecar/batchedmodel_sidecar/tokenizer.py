@@ -83,8 +83,8 @@ class Tokens:
             self._tokenizer.enable_truncation(text.max_tokens)
         except BaseException as error:
             # A panic of the library, which is written in Rust, is no `Exception`.
-            said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
-            raise InvalidInput("tokenizer", f"cannot be read: {said}") from error
+            words = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
+            raise InvalidInput("tokenizer", f"cannot be read: {words}") from error
         self.tokenizer_json: Final = tokenizer_json
         """The file, from which the helper makes the same tokenizer."""
         self._text: Final = text

@@ -34,9 +34,9 @@ from batchedmodel_sidecar.errors import (
     Expired,
     GivenUp,
     Rejected,
-    Said,
     TooLate,
     Unserved,
+    UpstreamReply,
     too_many,
 )
 from batchedmodel_sidecar.protocols.headers import AgreedTerms
@@ -86,7 +86,7 @@ class PendingRequest(DirectFuture[Answer]):
         self.in_flight: list[BatchId] = []
         """The batch of each row that has left."""
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
-        self.said: list[Said | None] = [None] * len(call.rows)
+        self.replies: list[UpstreamReply | None] = [None] * len(call.rows)
         self.missing = len(call.rows)
         self.expiry = 0
         """Its number among the deadlines."""
@@ -111,15 +111,15 @@ class PendingRequest(DirectFuture[Answer]):
         self, index: int, outputs: tuple[Output, ...], answer: RowAnswer, seconds: float
     ) -> Answer | None:
         """One of its rows is answered after so many seconds; the whole answer with the last one."""
-        self.answers[index], self.said[index] = answer.values, answer.said
+        self.answers[index], self.replies[index] = answer.values, answer.reply
         self.model_seconds = max(self.model_seconds, seconds)
         self.missing -= 1
         if self.missing:
             return None
         rows = tuple(answer for answer in self.answers if answer is not None)
         timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
-        said = tuple(said for said in self.said if said is not None)
-        return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
+        replies = tuple(reply for reply in self.replies if reply is not None)
+        return Answer(outputs=outputs, rows=rows, timing=timing, replies=replies)
 
     def keeps_alone(self, index: int) -> bool:
         """Others of its rows wait: keep of the reply to a batch no more than its own answer.

@@ -153,4 +153,4 @@ def _is_kept(parsed: Parsed, answer: Answer) -> bool:
     """Whether only the helper can read a part of the question or of the answer."""
     if isinstance(parsed.memo, Kept):
         return True
-    return bool(answer.said) and any(isinstance(said.frame, Kept) for said in answer.said)
+    return bool(answer.replies) and any(isinstance(reply.frame, Kept) for reply in answer.replies)

@@ -155,7 +155,7 @@ def pickled_model(model: ReadyModel) -> Pickled:
 
 def pickled_answer(answer: Answer) -> Pickled:
     """An answer as `render` is sent it."""
-    return Pickled(Answer, (answer.outputs, _columns(answer.rows), None, answer.said))
+    return Pickled(Answer, (answer.outputs, _columns(answer.rows), None, answer.replies))
 
 
 def parsed_request(draft: ParsedRequest) -> Pickled:

@@ -133,9 +133,9 @@ class Discovery:
             page |= {"tasks": tasks, "inputs": told["inputs"], "outputs": told["outputs"]}
             page["example"] = example_of(model.description, model.generation)._asdict()
         page["paths"] = {
-            f"{method.upper()} {path}": said["summary"]
+            f"{method.upper()} {path}": operation["summary"]
             for path, item in self._items(tasks).items()
-            for method, said in item.items()
+            for method, operation in item.items()
         }
         return page | {"openapi": "/openapi.json", "docs": _DOCUMENT["externalDocs"]["url"]}
 
@@ -159,10 +159,10 @@ class Discovery:
         items = {}
         for path, item in _DOCUMENT["paths"].items():
             example = path.replace("{name}", self._name)
-            ((method, said),) = item.items()
+            ((method, operation),) = item.items()
             route = self._find(method.upper(), example)
             answered = isinstance(route, RouteMatch) and route.endpoint not in _THEIRS
-            if answered and said["x-task"] in tasks:
+            if answered and operation["x-task"] in tasks:
                 items[example] = item
         return items
 

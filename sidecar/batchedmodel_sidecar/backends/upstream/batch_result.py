@@ -12,7 +12,7 @@ from batchedmodel_contract.inference.bisection import Rows
 from batchedmodel_sidecar.backends.upstream.headers import end_to_end, shared
 from batchedmodel_sidecar.backends.upstream.protocol import Response, SplitReply, Subject
 from batchedmodel_sidecar.calls import Output, RawReply, RowAnswer, RowFailure
-from batchedmodel_sidecar.errors import Busy, Said, Unserved
+from batchedmodel_sidecar.errors import Busy, Unserved, UpstreamReply
 
 _SHOWN_BYTES: Final = 500
 _REST_SECONDS: Final = 1.0  # for a busy server that does not say how long
@@ -157,20 +157,20 @@ class BatchResult:
     def answered(self, rows: Rows, dealt: SplitReply, response: Response) -> None:
         """These rows have answers."""
         self._names = dealt.outputs
-        said = Said(
+        reply = UpstreamReply(
             status=response.status,
             headers=self._headers(rows, response, refused=False),
             content_type=response.content_type,
             frame=dealt.frame,
         )
         for row, values in zip(rows, dealt.rows, strict=True):
-            self._answers[row] = RowAnswer(values, said)
+            self._answers[row] = RowAnswer(values, reply)
 
     def refused(self, rows: Rows, response: Response) -> None:
         """These rows get the server's own words."""
-        said, message = self._words(rows, response)
+        reply, message = self._words(rows, response)
         for row in rows:
-            self._answers[row] = RowFailure(status=response.status, message=message, said=said)
+            self._answers[row] = RowFailure(status=response.status, message=message, reply=reply)
 
     def failed(self, rows: Sequence[int], error: Unserved) -> None:
         """These rows get words of ours."""
@@ -181,14 +181,14 @@ class BatchResult:
 
     def refusal(self, rows: Rows, response: Response) -> Unserved:
         """The error for rows of which none is to blame for what the server answered."""
-        said, message = self._words(rows, response)
+        reply, message = self._words(rows, response)
         if response.status not in _BUSY:
-            return Unserved(message, status=response.status, said=said, answered=True)
+            return Unserved(message, status=response.status, reply=reply, answered=True)
         return Busy(
             message,
             status=response.status,
             retry_after=_retry_after(response),
-            said=said,
+            reply=reply,
             answered=True,
         )
 
@@ -224,7 +224,7 @@ class BatchResult:
             return end_to_end(response.headers)
         return shared(response.headers, refused=refused)
 
-    def _words(self, rows: Rows, response: Response) -> tuple[Said | None, str]:
+    def _words(self, rows: Rows, response: Response) -> tuple[UpstreamReply | None, str]:
         """What the refused are told, whole, and its beginning for logs.
 
         Half of a document says nothing to a program: in its place they get words of ours.
@@ -234,13 +234,13 @@ class BatchResult:
         if not response.whole:
             many = f"the model refused this with more than {len(body)} bytes, which begin: {begins}"
             return None, many
-        said = Said(
+        reply = UpstreamReply(
             status=response.status,
             headers=self._headers(rows, response, refused=True),
             content_type=response.content_type,
             body=body,
         )
-        return said, begins
+        return reply, begins
 
 
 def _retry_after(response: Response) -> float:

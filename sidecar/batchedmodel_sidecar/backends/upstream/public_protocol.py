@@ -67,12 +67,12 @@ class UpstreamProtocol(PublicProtocol):
 
     def addressed(self, body: Body, answer: Answer) -> Body:
         """A body, wherever it was made, with the headers of the server that may pass."""
-        headers = common(said.headers for said in answer.said)
+        headers = common(reply.headers for reply in answer.replies)
         return Body(body.data, body.tail, body.content_type, (*headers, *body.headers))
 
     def error(self, error: CallError) -> Body:
         """What the server said, if it was the server; or else the protocol's own form."""
-        if isinstance(error, Unserved) and error.said is not None:
-            said = error.said
-            return Body(data=said.body, content_type=said.content_type, headers=said.headers)
+        if isinstance(error, Unserved) and error.reply is not None:
+            reply = error.reply
+            return Body(data=reply.body, content_type=reply.content_type, headers=reply.headers)
         return self._ours.error(error)

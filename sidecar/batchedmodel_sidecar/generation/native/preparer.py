@@ -386,14 +386,14 @@ def bytes_of_longest_token(tokenizer_json: bytes, alphabet: Iterable[str]) -> in
         return None  # a form that is not known
 
 
-def _longest(said: Mapping[str, Any], alphabet: frozenset[str]) -> int | None:
-    model, added = said["model"], said.get("added_tokens") or []
+def _longest(document: Mapping[str, Any], alphabet: frozenset[str]) -> int | None:
+    model, added = document["model"], document.get("added_tokens") or []
     if model["type"] != "BPE" or any(one["lstrip"] or one["rstrip"] for one in added):
         return None
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return None
     vocabulary: Mapping[str, int] = model["vocab"]
-    cuts = _parts_of(said.get("pre_tokenizer"), "pretokenizers")
+    cuts = _parts_of(document.get("pre_tokenizer"), "pretokenizers")
     if not all(map(_keeps_all, cuts)):
         return None
     if any(cut["type"] == "ByteLevel" for cut in cuts):
@@ -403,7 +403,7 @@ def _longest(said: Mapping[str, Any], alphabet: frozenset[str]) -> int | None:
         known = bool(model.get("byte_fallback")) and single <= vocabulary.keys()
         longest = max(len(token.encode()) for token in vocabulary)
     shrinks = 1
-    for step in _parts_of(said.get("normalizer"), "normalizers"):
+    for step in _parts_of(document.get("normalizer"), "normalizers"):
         if step["type"] == "NFC":
             shrinks *= _NFC_SHRINKS
         elif not _does_not_shorten(step):

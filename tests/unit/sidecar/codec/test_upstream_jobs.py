@@ -23,7 +23,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 )
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.jobs import Kept, deal, parse, pickled_answer, render
-from batchedmodel_sidecar.errors import Rejected, Said, Unserved
+from batchedmodel_sidecar.errors import Rejected, Unserved, UpstreamReply
 from batchedmodel_sidecar.helper.messages import Job
 from batchedmodel_sidecar.helper.process import Worker
 from batchedmodel_sidecar.protocols.protocol import Body
@@ -140,8 +140,8 @@ async def assert_answers_alike(
     assert await outcome(elsewhere) == await outcome(here)
     if not dealt:
         return
-    said = Said(status=200, headers=(("a", "b"),), frame=dealt[0].frame)
-    answer = Answer(outputs=dealt[0].outputs, rows=tuple(dealt[0].rows), said=(said, said))
+    reply = UpstreamReply(status=200, headers=(("a", "b"),), frame=dealt[0].frame)
+    answer = Answer(outputs=dealt[0].outputs, rows=tuple(dealt[0].rows), replies=(reply, reply))
     for wish in (b"", b'"parameters":{"binary_data_output":true},'):
         asked = (
             question.replace(b"{", b"{" + wish, 1) if protocol is ServerProtocol.V2 else question
@@ -158,12 +158,12 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
     dealt = await done(Worker(), dealing(dialect, response, [1, 1], alone=True), body)
     assert isinstance(dealt.frame, Kept)
-    said = [Said(status=200, frame=frame) for frame in (dealt.frame, None)]
-    said[1] = Said(status=200, frame=dialect.dealt(response, rows, alone=True).frame)
+    replies = [UpstreamReply(status=200, frame=frame) for frame in (dealt.frame, None)]
+    replies[1] = UpstreamReply(status=200, frame=dialect.dealt(response, rows, alone=True).frame)
     rendered = []
     for first, second in ((0, 0), (0, 1), (1, 1)):
         answer = Answer(
-            outputs=dealt.outputs, rows=tuple(dealt.rows), said=(said[first], said[second])
+            outputs=dealt.outputs, rows=tuple(dealt.rows), replies=(replies[first], replies[second])
         )
         rendered.append(seen_of_body(await done(Worker(), rendering(dialect, None, answer))))
     assert rendered[0] == rendered[1] == rendered[2]
@@ -232,7 +232,10 @@ async def test_rows_that_were_answered_differently_make_no_body_and_no_estimate(
     answer = Answer(
         outputs=first.outputs,
         rows=(first.rows[0], second.rows[1]),
-        said=(Said(status=200, frame=first.frame), Said(status=200, frame=second.frame)),
+        replies=(
+            UpstreamReply(status=200, frame=first.frame),
+            UpstreamReply(status=200, frame=second.frame),
+        ),
     )
     for step in (dialect.texts, dialect.render):
         with pytest.raises(Unserved, match="answered parts of this request differently"):

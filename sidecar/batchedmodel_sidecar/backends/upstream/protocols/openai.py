@@ -114,7 +114,7 @@ class OpenAI(json_rows.JsonRows):
         entries = [
             (b'{"index":%d' % place, behind.data) for place, (behind, _) in enumerate(answer.rows)
         ]
-        frames: list[_Frame] = [said.frame for said in answer.said]
+        frames: list[_Frame] = [reply.frame for reply in answer.replies]
         usage = frames[0].usage
         if usage is None or any(frame is not frames[0] for frame in frames):
             counts = [array("q", bytes(count.data)) for _, count in answer.rows]

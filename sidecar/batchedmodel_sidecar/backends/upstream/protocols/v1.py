@@ -75,7 +75,7 @@ class V1(json_rows.JsonRows):
     def render(self, memo: Any, answer: Answer) -> Body:
         """The predictions of the server."""
         predictions = [(row[0].data,) for row in answer.rows]
-        frame = json_rows.in_common([said.frame for said in answer.said])
+        frame = json_rows.in_common([reply.frame for reply in answer.replies])
         return json_rows.body_of(_PREDICTIONS, predictions, frame)
 
 

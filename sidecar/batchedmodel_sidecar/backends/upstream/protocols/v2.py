@@ -57,7 +57,7 @@ from batchedmodel_sidecar.backends.upstream.protocols.json_values import (
 from batchedmodel_sidecar.backends.upstream.protocols.v2_rows import (
     MOST_TENSORS,
     Input,
-    OutputSaid,
+    OutputForm,
     as_bytes,
     as_json,
     columns_of,
@@ -106,11 +106,11 @@ class _Memo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _ReplyFrame:
     """What an answer says beside its rows."""
 
     head: Fields
-    outputs: tuple[OutputSaid, ...]
+    outputs: tuple[OutputForm, ...]
 
 
 class V2(BackendProtocol):
@@ -237,7 +237,7 @@ class V2(BackendProtocol):
         entries = head.pop("outputs", None)
         if not isinstance(entries, list) or not entries:
             raise InvalidInput("outputs", "is empty")
-        said, columns = [], []
+        forms, columns = [], []
         for index, entry in enumerate(entries):
             one, column = output_of(
                 entry,
@@ -248,7 +248,7 @@ class V2(BackendProtocol):
                 write,
                 alone=alone,
             )
-            said.append(one)
+            forms.append(one)
             if column is not None:
                 columns.append(column)
         head.pop("id", None)
@@ -257,9 +257,9 @@ class V2(BackendProtocol):
             refuse_lists((name, head[name]) for name in head if name != "parameters")
             refuse_lists((f"parameters.{name}", value) for name, value in parameters.items())
         return SplitReply(
-            outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
+            outputs=tuple(Output(one.name, one.datatype) for one in forms if one.whole is None),
             rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
-            frame=_Said(head=texts(head, write), outputs=tuple(said)),
+            frame=_ReplyFrame(head=texts(head, write), outputs=tuple(forms)),
         )
 
     def texts(self, memo: Any, answer: Answer) -> int:
@@ -274,7 +274,7 @@ class V2(BackendProtocol):
     def render(self, memo: Any, answer: Answer) -> Body:
         """The outputs in the form that the caller wants; raises `InvalidInput`."""
         wanted: _Memo = memo
-        said = _in_common(answer)
+        reply = _in_common(answer)
         data: list[Buffer] = []
         entries = []
         for output, values in _columns(answer):
@@ -292,7 +292,7 @@ class V2(BackendProtocol):
             elif not binary:
                 items = [item for item in items if item]
             entries.append(_entry(output, whole, items, data if binary else None))
-        head = list(said.head)
+        head = list(reply.head)
         if wanted.id is not None:
             head.append(("id", wanted.id))
         text = spliced("outputs", entries, before=head)
@@ -344,7 +344,7 @@ def _wanted(head: dict[str, Any], write: Write, *, as_bytes: bool) -> tuple[_Mem
 
 
 def _entry(
-    of: Input | OutputSaid, shape: Sequence[int], items: list[Buffer], data: list[Buffer] | None
+    of: Input | OutputForm, shape: Sequence[int], items: list[Buffer], data: list[Buffer] | None
 ) -> list[Buffer]:
     """One tensor of a body; its items follow as bytes in `data`, if there is one."""
     parameters = list(of.parameters)
@@ -363,15 +363,15 @@ def _entry(
     return spliced("data", [(item,) for item in items], before=parts)
 
 
-def _in_common(answer: Answer) -> _Said:
+def _in_common(answer: Answer) -> _ReplyFrame:
     """What was said of all rows; raises `Unserved` when they were answered differently."""
-    said: _Said = answer.said[0].frame
-    if any(other.frame.outputs != said.outputs for other in answer.said):
+    reply: _ReplyFrame = answer.replies[0].frame
+    if any(other.frame.outputs != reply.outputs for other in answer.replies):
         raise Unserved("the model answered parts of this request differently", status=502)
-    return said
+    return reply
 
 
-def _columns(answer: Answer) -> Iterator[tuple[OutputSaid, Sequence[Value]]]:
+def _columns(answer: Answer) -> Iterator[tuple[OutputForm, Sequence[Value]]]:
     """Each output with its rows, or with the one value that is for all; raises `Unserved`."""
     index = 0
     for output in _in_common(answer).outputs:

@@ -184,7 +184,7 @@ def shape_of(sizes: Any, smallest: int = 1) -> Shape | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSaid:
+class OutputForm:
     """One output of an answer, without its rows."""
 
     name: str
@@ -204,7 +204,7 @@ def output_of(
     write: Write,
     *,
     alone: bool,
-) -> tuple[OutputSaid, list[Value] | None]:
+) -> tuple[OutputForm, list[Value] | None]:
     """One output and its rows; raises `InvalidInput` when they are not as many as were asked.
 
     One of the `replicated` has none. `alone`: the answer is one caller's.
@@ -237,14 +237,14 @@ def output_of(
         if column is None:
             raise InvalidInput(f"outputs.{name}.data", _NOT_ITS_SHAPE)
         values = [Value(shape[1:], row) for row in column]
-    said = OutputSaid(
+    form = OutputForm(
         name=name,
         datatype=datatype_of(entry, field),
         parameters=texts(parameters, write),
         binary=binary,
         whole=whole,
     )
-    return said, values
+    return form, values
 
 
 def _column(
@@ -278,7 +278,7 @@ def _whole(entry: Mapping[str, Any], field: str, tensor: Tensor | None, write: W
     return Value(tuple(sizes), write(data)[1:-1])
 
 
-def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:
+def as_bytes(output: OutputForm, shape: list[int], items: list[Buffer]) -> bytes:
     """The values as binary data, of an output that is text; raises `InvalidInput`."""
     try:
         values = orjson.loads(b"[" + b",".join(item for item in items if item) + b"]")

@@ -19,7 +19,7 @@ from batchedmodel_sidecar.backends.upstream.protocol import (
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.body.shared_regions import SharedRegions
 from batchedmodel_sidecar.calls import Answer, Call, Row, Timing, Value
-from batchedmodel_sidecar.errors import Said
+from batchedmodel_sidecar.errors import UpstreamReply
 from batchedmodel_sidecar.helper.shared_memory import SharedMemory
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from support.sidecar_world import DESCRIPTION
@@ -57,8 +57,8 @@ def test_rows_of_another_shape_or_with_other_parameters_have_another_form() -> N
 
 def answered(rows: int = 2, *, alone: bool = False, output: Any = None, **head: Any) -> SplitReply:
     y = {"name": "y", "datatype": "FP32", "shape": [rows], "data": [1.5] * rows}
-    said = {name: value for name, value in (y | (output or {})).items() if value is not None}
-    document = {"model_name": "m", "outputs": [said], **head}
+    reply = {name: value for name, value in (y | (output or {})).items() if value is not None}
+    document = {"model_name": "m", "outputs": [reply], **head}
     response = Response(
         status=200,
         headers=(),
@@ -89,9 +89,9 @@ def test_a_list_beside_the_rows_of_several_callers_is_told_to_none_of_them(
 
 def rendered(reply: SplitReply) -> dict[str, Any]:
     draft = drafted(V2, json.dumps(asked([2, 2])).encode(), None, 4096)
-    said = tuple(Said(status=200, headers=(), frame=reply.frame) for _ in reply.rows)
+    replies = tuple(UpstreamReply(status=200, headers=(), frame=reply.frame) for _ in reply.rows)
     answer = Answer(
-        outputs=reply.outputs, rows=tuple(reply.rows), timing=Timing(1, 0.0, 0.0), said=said
+        outputs=reply.outputs, rows=tuple(reply.rows), timing=Timing(1, 0.0, 0.0), replies=replies
     )
     body = V2.render(draft.memo, answer)
     document: dict[str, Any] = json.loads(b"".join([body.data, *body.tail]))

@@ -103,8 +103,8 @@ async def test_nobody_gets_a_header_that_was_for_another_when_a_search_ends(last
         world.server.reaction = react
         for row, told in (await world.calls(everybody)).items():
             assert isinstance(told, Unserved)
-            assert told.said is not None
-            assert told.said.headers in ((), (("Set-Cookie", row),))
+            assert told.reply is not None
+            assert told.reply.headers in ((), (("Set-Cookie", row),))
         # What a search met that no row can be to blame for is told to nobody who did not meet it.
         assert len(world.server.sent) < len(everybody) * (2 if last == 401 else 1)
 
