@@ -39,6 +39,8 @@ _FIXED_LENGTH_MODELS: Final = ("SiglipTextModel", "Siglip2TextModel")
 _ENCODER: Final = "EncoderModel"
 _OLDER_GENERATION: Final = "LMHeadModel"
 """How classes ended, such as GPT-2's, before they were called ForCausalLM."""
+LOGITS: Final = "logits"
+"""The output that holds a classifier's raw scores."""
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
 
 
@@ -184,8 +186,8 @@ def read_text_files(path: Path) -> TextFiles:
     )
 
 
-def classes_of(config: Mapping[str, Any], output: str) -> Classification:
-    """The labels of a classifier whose raw scores come in `output`."""
+def classes_of(config: Mapping[str, Any]) -> Classification:
+    """The labels of a classifier whose raw scores come in `LOGITS`."""
     labels = config.get("id2label") or {}
     if not labels:
         # As transformers' own default for a config that says nothing.
@@ -201,7 +203,7 @@ def classes_of(config: Mapping[str, Any], output: str) -> Classification:
         raise CannotLoad("config.json: id2label does not count from 0")
     several = config.get("problem_type") == "multi_label_classification"
     return Classification(
-        output=output,
+        output=LOGITS,
         labels=tuple(named[index] for index in range(len(named))),
         activation=Activation.SIGMOID if several else Activation.SOFTMAX,
     )

@@ -13,13 +13,12 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handlers.checkpoint import IMAGE_MODELS, classes_of
+from batchedmodel_model_server.handlers.checkpoint import IMAGE_MODELS, LOGITS, classes_of
 from batchedmodel_model_server.handlers.transformers_models import Place, Task, load_model
 from batchedmodel_model_server.sources.untrusted_files import read_json
 
 PIXELS: Final = "pixel_values"
 EMBEDDING: Final = "embedding"
-LOGITS: Final = "logits"
 _PROCESSOR: Final = "preprocessor_config.json"
 _FORMS: Final = ("float32", "uint8")
 _POOLER: Final = "pooler."
@@ -43,7 +42,7 @@ def image_classifier(path: Path, config: Mapping[str, Any], place: Place, pixels
     """A raw score for each label; raises `CannotLoad` or `InvalidInput`."""
     processor = _processor(path, config)
     model, _ = load_model(config["architectures"][0], path, place)
-    classes, read = classes_of(config, LOGITS), _reader(processor, model, place, pixels)
+    classes, read = classes_of(config), _reader(processor, model, place, pixels)
     return Task(
         inputs={PIXELS: _spec(processor, pixels)},
         outputs={LOGITS: Spec("FP32", (len(classes.labels),))},

@@ -15,6 +15,7 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import (
+    LOGITS,
     Pooling,
     TextFiles,
     classes_of,
@@ -31,7 +32,6 @@ from batchedmodel_model_server.handlers.transformers_models import (
 )
 
 EMBEDDING: Final = "embedding"
-LOGITS: Final = "logits"
 SCORE: Final = "score"
 _PROJECTION: Final = "text_projection"
 _POOLER: Final = "pooler."  # a head that some checkpoints lack and no embedding needs
@@ -108,7 +108,7 @@ def text_classifier(
     bank = bank_of(model, adapters, int(model.config.num_labels))
     encoder = Encoder(model.base_model, place.device)
     logits = _scores(model, encoder, files.pad, of_tokens=of_tokens)
-    classes = classes_of(files.config, LOGITS)
+    classes = classes_of(files.config)
     count = len(classes.labels)
     if count == 1 and not of_tokens:
         return _task(

@@ -319,7 +319,7 @@ def test_a_checkpoint_of_sentence_transformers_embeds_texts_whatever_it_was_trai
 def test_labels_and_what_makes_probabilities_are_the_configs(
     config: dict[str, Any], labels: tuple[str, ...], activation: Activation
 ) -> None:
-    assert classes_of(config, "logits") == Classification(
+    assert classes_of(config) == Classification(
         output="logits", labels=labels, activation=activation
     )
 
@@ -327,7 +327,7 @@ def test_labels_and_what_makes_probabilities_are_the_configs(
 @pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"]])
 def test_labels_that_are_not_counted_from_zero_are_refused(labels: object) -> None:
     with pytest.raises(CannotLoad, match="id2label"):
-        classes_of({"id2label": labels}, "logits")
+        classes_of({"id2label": labels})
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_layers_without_end_are_refused(write: Write, config: dict[str, Any], ru
 @pytest.mark.parametrize("labels", [10**12, 0, "2", 1.5])
 def test_labels_without_end_are_refused(labels: object) -> None:
     with pytest.raises(CannotLoad, match="num_labels is not a number from 1 to 1000000"):
-        classes_of({"num_labels": labels}, "logits")
+        classes_of({"num_labels": labels})
 
 
 def test_adapter_is_refused_since_it_would_not_be_served(write: Write) -> None:
