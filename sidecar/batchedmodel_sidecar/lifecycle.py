@@ -74,7 +74,7 @@ class Lifecycle:
         self._model_gone = model_gone
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
-        self._begun = asyncio.Event()
+        self._draining = asyncio.Event()
         self._called_at = 0.0
         """When a drain took a call last."""
         self.refusing = False
@@ -103,7 +103,7 @@ class Lifecycle:
             self._watch(True)
             self._drain = asyncio.get_running_loop().create_future()
             self._work = asyncio.create_task(self._run(self._drain))
-            self._begun.set()
+            self._draining.set()
             if self._model().model is None:
                 self.model_lost()
         return self._drain
@@ -113,7 +113,7 @@ class Lifecycle:
         if self._drain is None and self._model().model is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGINS_SECONDS):
-                    await self._begun.wait()
+                    await self._draining.wait()
         return DrainEnd.NONE if self._drain is None else await asyncio.shield(self._drain)
 
     async def terminate(self) -> DrainEnd:
@@ -141,7 +141,7 @@ class Lifecycle:
         if not self._drain.done():
             self._drain.set_result(DrainEnd.TAKEN_BACK)
         self._drain = None
-        self._begun.clear()
+        self._draining.clear()
         self.refusing = False
         self._batcher.flush(False)
 

@@ -32,11 +32,11 @@ class Charges:
         """Items."""
         self._times: Final = times
         self._queue: Final = queue
-        self._paid: Final[set[BatchId]] = set()
+        self._batches: Final[set[BatchId]] = set()
         """Batches that left while tenants had turns, and have not ended."""
         self._unit_seconds = math.inf
         """What a unit of work takes in the cheapest batches, on a device that was not measured."""
-        self._dropped: tuple[Collection[str], int] = (), 0
+        self._last_drop: tuple[Collection[str], int] = (), 0
         """The tenants of a batch that was dropped and that the server may still compute beside the
         next one, and its length."""
 
@@ -59,7 +59,7 @@ class Charges:
         """
         if not self._queue.has_turns:
             return
-        self._paid.add(batch.id)
+        self._batches.add(batch.id)
         items, lengths = batch.items, [item.length for item in batch.items]
         prices = [self.work(length) for length in lengths]
         price = sum(prices)
@@ -91,7 +91,7 @@ class Charges:
         prediction = self._times.predict(lengths) or 0.0
         most = max(_MOST_UNLEARNT, 2 * prediction / self._unit_seconds)
         beyond = min(seconds / self._unit_seconds, most) - max(1.0, paid)
-        (tenants, length), self._dropped = self._dropped, ((), 0)
+        (tenants, length), self._last_drop = self._last_drop, ((), 0)
         part = length / (length + sum(lengths))
         self._charge(tenants, beyond * part)
         if has_paid:
@@ -118,14 +118,14 @@ class Charges:
             return
         lengths = [item.length for item in batch.items]
         tenants = {item.share.tenant for item in batch.items}
-        self._dropped = tenants, sum(lengths)
+        self._last_drop = tenants, sum(lengths)
         work = min(_MOST_UNLEARNT, seconds / self._unit_seconds)
         self._charge(list(tenants), work - self.batch_work(lengths))
 
     def _ended(self, batch: Batch) -> bool:
         """Whether its tenants paid for it when it left."""
-        has_paid = batch.id in self._paid
-        self._paid.discard(batch.id)
+        has_paid = batch.id in self._batches
+        self._batches.discard(batch.id)
         return has_paid
 
     def _work_in(self, seconds: float, longest: int) -> float | None:

@@ -182,7 +182,7 @@ class Pipeline:
         self._lag = 0.0
         self._lag_spread = 0.0
         self._guard = 0.0
-        self._freed = -NEVER
+        self._free_since = -NEVER
         self.doubted = False
         """An item waits that was predicted to be late: its batch is a trial of the prediction."""
         self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
@@ -229,7 +229,7 @@ class Pipeline:
 
     def unproven(self, now: float) -> bool:
         """Whether nothing has run for so long that what was learnt may no longer be true."""
-        return not self._handed and now - self._freed >= _STALE_SECONDS
+        return not self._handed and now - self._free_since >= _STALE_SECONDS
 
     def woken(self, late: float) -> None:
         """A timer rang so many seconds after the time that it was set to."""
@@ -279,7 +279,7 @@ class Pipeline:
             handed.ends = self._free_after(others, now)[0] + predicted
 
     def _finish(self, handed: _Handed, event: Finished, now: float) -> None:
-        self._freed = now
+        self._free_since = now
         ahead: list[_Handed] = []
         behind: list[_Handed] = []
         for place, other in enumerate(self._handed.values(), start=1):

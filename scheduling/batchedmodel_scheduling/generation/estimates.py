@@ -63,11 +63,11 @@ class _Kind:
     mean: float = 0.0
     square: float = 0.0
     """The mean of the squares."""
-    tried: GenerationRequest | None = None
+    trial: GenerationRequest | None = None
     """The one that waits or runs though it should not be whole."""
-    tried_until: float = -NEVER
+    no_trial_until: float = -NEVER
     """Until then a trial that failed shows that such a time was not enough."""
-    tried_seconds: float = 0.0
+    trial_seconds: float = 0.0
 
     def observe(self, tokens: float) -> None:
         """An answer of so many tokens ended."""
@@ -147,11 +147,11 @@ class Estimates:
         kind = self._kinds.get(_kind_of(request))
         if kind is None:
             return True
-        enough = _LONGER * kind.tried_seconds
-        short = now < kind.tried_until and request.deadline - request.arrived < enough
-        if kind.tried is not None or short:
+        enough = _LONGER * kind.trial_seconds
+        short = now < kind.no_trial_until and request.deadline - request.arrived < enough
+        if kind.trial is not None or short:
             return False
-        kind.tried = request
+        kind.trial = request
         return True
 
     def begin_by(self, request: GenerationRequest) -> BeginBy:
@@ -159,7 +159,7 @@ class Estimates:
         if not request.whole:
             return _ANY_TIME
         kind = self._kinds.get(_kind_of(request))
-        if kind is not None and kind.tried is not None and kind.tried.id == request.id:
+        if kind is not None and kind.trial is not None and kind.trial.id == request.id:
             return BeginBy(request.deadline, request.deadline)
         needed = cautious = self._least_seconds(request)
         if kind is not None and kind.answers and self._costs.learnt:
@@ -172,7 +172,7 @@ class Estimates:
     def gone(self, request: GenerationRequest) -> None:
         """A request does not go to the server."""
         if (kind := self._tried(request)) is not None:
-            kind.tried = None
+            kind.trial = None
 
     def whole_ended(self, running: Running, now: float, output_tokens: int | None) -> int | None:
         """Learn from an answer in one piece; None: it failed, or was not there in time.
@@ -210,19 +210,19 @@ class Estimates:
     def _tried(self, request: GenerationRequest) -> _Kind | None:
         """Its kind, where it is the one that is tried."""
         kind = self._kinds.get(_kind_of(request))
-        if kind is None or kind.tried is None or kind.tried.id != request.id:
+        if kind is None or kind.trial is None or kind.trial.id != request.id:
             return None
         return kind
 
     def _end_trial(self, request: GenerationRequest, now: float, *, is_whole: bool) -> None:
         if (kind := self._tried(request)) is None:
             return
-        kind.tried = None
+        kind.trial = None
         if is_whole:
-            kind.answers, kind.tried_until = 0.0, -NEVER
+            kind.answers, kind.no_trial_until = 0.0, -NEVER
         else:
-            kind.tried_until = now + TRIAL_PAUSE_SECONDS
-            kind.tried_seconds = now - request.arrived
+            kind.no_trial_until = now + TRIAL_PAUSE_SECONDS
+            kind.trial_seconds = now - request.arrived
 
     def _usual_seconds(self, request: GenerationRequest, tokens: float) -> float:
         """From when it goes until all its choices have so many."""

@@ -78,7 +78,7 @@ class ReportedCosts(TokenCosts):
         self._reading: float | None = None
         """Seconds of such a step, by each of these tokens."""
         self._step_seconds = limits.cost.base
-        self._held = 1.0
+        self._context = 1.0
         """Tokens in the cache of a sequence."""
 
     def saw(self, step: EngineStep) -> None:
@@ -88,7 +88,7 @@ class ReportedCosts(TokenCosts):
         self._cost.saw(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
         self._step_seconds = _nearer(self._step_seconds, step.seconds)
         if step.running:
-            self._held = max(1.0, _nearer(self._held, used / step.running))
+            self._context = max(1.0, _nearer(self._context, used / step.running))
         if step.backlog > 0 and step.prefill_tokens > 0:
             self.prompts_in_step = _nearer(self.prompts_in_step, step.prefill_tokens)
             each = step.seconds / step.prefill_tokens
@@ -114,8 +114,8 @@ class ReportedCosts(TokenCosts):
     def output_token(self) -> float:
         """See `TokenCosts`."""
         limits, cost = self.limits, self._cost
-        full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._held))
-        return cost.base / full + cost.sequence + cost.context_token * self._held
+        full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._context))
+        return cost.base / full + cost.sequence + cost.context_token * self._context
 
     @property
     def prompt_token(self) -> float:

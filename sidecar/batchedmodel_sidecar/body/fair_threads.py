@@ -28,7 +28,7 @@ class FairTurns:
     def __init__(self, *, at_once: Callable[[], int], room: int) -> None:
         """`at_once`: works that are done at a time; `room`: work that may wait or be done."""
         self._at_once = at_once
-        self._begun = 0
+        self._running = 0
         self._line: FairQueue[asyncio.Future[None]] = FairQueue()
         self.room: Final = SharedRoom(room)
 
@@ -76,14 +76,14 @@ class FairTurns:
             del doing
 
     def _begin(self) -> None:
-        while self._begun < self._at_once() and (turn := self._line.first()) is not None:
+        while self._running < self._at_once() and (turn := self._line.first()) is not None:
             self._line.leave(turn)
             if not turn.cancelled():
-                self._begun += 1
+                self._running += 1
                 turn.set_result(None)
 
     def _done(self, share: Share, size: int) -> None:
-        self._begun -= 1
+        self._running -= 1
         self.room.give_back(share.tenant, size)
         self._begin()
 

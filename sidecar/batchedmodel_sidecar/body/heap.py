@@ -27,14 +27,14 @@ def fix_mapped_sizes() -> None:
 class Heap:
     """Gives holes back, in a thread, when callers held much and hold little again."""
 
-    def __init__(self, held: Callable[[], int]) -> None:
-        """`held`: bytes that callers hold now."""
-        self._held = held
+    def __init__(self, in_use: Callable[[], int]) -> None:
+        """`in_use`: bytes that callers hold now."""
+        self._in_use = in_use
         self._timer: asyncio.TimerHandle | None = None
 
     def body_comes(self) -> None:
         """More will be held; needs a running loop."""
-        if self._timer is None and self._held() >= _MUCH_BYTES:
+        if self._timer is None and self._in_use() >= _MUCH_BYTES:
             self._wait()
 
     def _wait(self) -> None:
@@ -42,7 +42,7 @@ class Heap:
 
     def _look(self) -> None:
         self._timer = None
-        if self._held() >= _MUCH_BYTES:
+        if self._in_use() >= _MUCH_BYTES:
             self._wait()
         elif hasattr(_LIBC, "malloc_trim"):
             # Some milliseconds, in which the interpreter's lock is free.

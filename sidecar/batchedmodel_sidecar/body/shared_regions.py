@@ -71,7 +71,7 @@ class Region:
         self._memory = mapped(descriptor, writable=True)
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.size: Final = len(self._memory)
-        self._kept = _KEPT
+        self._warm_bytes = _KEPT
         self._address = _address(self._memory)
         self._free: list[tuple[int, int]] = [(0, self.size)]
         """Where free stretches begin and how long they are, in order."""
@@ -122,7 +122,7 @@ class Region:
 
     def retire(self) -> None:
         """Keep no more pages than what is still referred to has: there will be no new slot."""
-        self._kept = 0
+        self._warm_bytes = 0
         self._collect()
         for start, length in self._free:
             self._give_back(start, length)
@@ -134,7 +134,7 @@ class Region:
             self._join(start, length)
 
     def _end(self, start: int, length: int, tenant: str) -> None:
-        if start + length > self._kept:
+        if start + length > self._warm_bytes:
             self._give_back(start, length)
         self._ended.append((start, length, tenant))
 

@@ -56,7 +56,7 @@ class Discovery:
         self._repository = repository
         self._find = find
         self._upstream = upstream
-        self._kept: dict[Endpoint, tuple[tuple[ReadyModel | None, str, bool], Response]] = {}
+        self._responses: dict[Endpoint, tuple[tuple[ReadyModel | None, str, bool], Response]] = {}
         """The last answers: to make one takes the loop's time, and anybody may ask."""
 
     def answer(self, route: RouteMatch, status: LinkStatus, *, works: bool) -> Response:
@@ -110,9 +110,9 @@ class Discovery:
         Raises `CallError`. `works`: see `answer`.
         """
         model, state = status.model, (status.model, status.reason, works)
-        kept = self._kept.get(endpoint)
-        if kept is not None and kept[0] == state:
-            return kept[1]
+        entry = self._responses.get(endpoint)
+        if entry is not None and entry[0] == state:
+            return entry[1]
         if endpoint is Endpoint.ABOUT:
             document = self._page(*state)
         elif model is None and not self._upstream:
@@ -120,7 +120,7 @@ class Discovery:
         else:
             document = self._openapi(None if self._upstream else model)
         response = Response((orjson.dumps(document, option=orjson.OPT_INDENT_2),))
-        self._kept[endpoint] = state, response
+        self._responses[endpoint] = state, response
         return response
 
     def _page(self, model: ReadyModel | None, reason: str, works: bool) -> dict[str, Any]:

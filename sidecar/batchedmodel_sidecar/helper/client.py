@@ -114,7 +114,7 @@ class _Job:
     """Where a large content lies, from its turn on."""
     lent: Hold | None = None
     tries: int = 0
-    wanted: bool = True
+    has_caller: bool = True
     """Whether its caller still waits; one that left has closed the body's memory."""
 
 
@@ -201,7 +201,7 @@ class HelperClient:
             content = with_body(job, body)
         else:
             content = content_of((job, apart(body)))
-        asked = _Job(
+        entry = _Job(
             share=share,
             room=0 if is_answer else 1,
             content=content,
@@ -213,11 +213,11 @@ class HelperClient:
             answer=DirectFuture(),
         )
         line = self._answers if is_answer else self._others
-        self._room.take(share, asked.room)
-        line.push(share, asked, work=asked.size)
+        self._room.take(share, entry.room)
+        line.push(share, entry, work=entry.size)
         self._send()
         try:
-            message = await asked.answer
+            message = await entry.answer
             return message.load(), len(message.content)
         except Rejected as error:
             if not is_answer:
@@ -225,10 +225,10 @@ class HelperClient:
             after = error.retry_after
             raise Unserved(error.message, status=error.status, retry_after=after) from error
         finally:
-            asked.wanted = False
-            if not asked.had_turn:
-                line.cancel(asked)
-                self._room.give_back(share.tenant, asked.room)
+            entry.has_caller = False
+            if not entry.had_turn:
+                line.cancel(entry)
+                self._room.give_back(share.tenant, entry.room)
 
     async def close(self) -> None:
         """End the process; what waits fails."""
@@ -243,7 +243,7 @@ class HelperClient:
         """Send what has its turn, as far as that needs no waiting."""
         while self._readying is None and (job := self._next()) is not None:
             process = self._process
-            if not job.wanted:
+            if not job.has_caller:
                 self._finish(job, _failed("its caller has left"))
             elif self._closed:
                 self._finish(job, _failed("this pod is stopping"))
@@ -304,7 +304,7 @@ class HelperClient:
         try:
             process = await self._running()
             job = self._due[0] if self._due else None
-            if process is None or job is None or not job.wanted:
+            if process is None or job is None or not job.has_caller:
                 return
             if job.model is not None and self._model != job.model:
                 content = content_of(job.model)
@@ -374,7 +374,7 @@ class HelperClient:
             self._fail(job, bug)
             return
         # A part of its own: its caller may leave before the job is done.
-        hold = job.hold if job.wanted else None
+        hold = job.hold if job.has_caller else None
         job.lent = None if hold is None else hold.lend(needs, must=job.must)
         job.kind = Kind.GRANTED
         if job.lent is None:
@@ -406,7 +406,7 @@ class HelperClient:
         if job.memory is not None:
             job.memory.close()
         self._room.give_back(job.share.tenant, job.room)
-        if job.wanted:
+        if job.has_caller:
             job.answer.settle(outcome)
 
     async def _running(self) -> HelperProcess | None:

@@ -74,7 +74,7 @@ class Admin:
         self._registry = registry
         self._recorder = recorder
         self._repository = repository
-        self._told = stats
+        self._read_stats = stats
         self._adapters = adapters
         self._token = token
 
@@ -140,7 +140,7 @@ class Admin:
         return _json({"adapters": [state.to_mapping() for state in self._adapters.states]})
 
     async def _stats(self, request: web.Request) -> web.Response:
-        return _json(self._told(self._lifecycle.draining).to_mapping())
+        return _json(self._read_stats(self._lifecycle.draining).to_mapping())
 
     async def _arrivals(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/csv; charset=utf-8"})

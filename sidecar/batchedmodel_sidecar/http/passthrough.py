@@ -171,7 +171,7 @@ class _Passage:
         body: Buffer | None,
         hold: Hold,
         seconds: float,
-        left: Callable[[Share, Outcome], None],
+        on_end: Callable[[Share, Outcome], None],
     ) -> None:
         """`left` is told how it ended."""
         self._loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ class _Passage:
         self._request = request
         self._body = body
         self._hold = hold
-        self._left = left
+        self._on_end = on_end
         self._answer: Answer | None = None
         self._ahead: list[bytes] = []
         """The beginning of the answer, which was read before its caller takes it."""
@@ -231,7 +231,7 @@ class _Passage:
             soon = self._loop.time() + _UNWANTED_SECONDS
             self.limit.reschedule(min(soon, self.limit.when() or soon))
         self._hold.release()
-        self._left(self._hold.share, outcome)
+        self._on_end(self._hold.share, outcome)
 
     def response(self, answer: Answer) -> StreamedResponse:
         """The answer, as it is sent on."""

@@ -62,7 +62,7 @@ class ServedAdapters:
         self._header: Final = header
         self.states: tuple[AdapterState, ...] = ()
         """All versions, as the server told them last."""
-        self._known: dict[str, AdapterState] = {}
+        self._states: dict[str, AdapterState] = {}
         """The best version of each name."""
         self._labels: dict[int, Labels] = {}
         """By number: of those that classify by labels of their own."""
@@ -99,12 +99,12 @@ class ServedAdapters:
         self._labels = {
             one.number: known_labels[one.number] for one in self.states if one.own_labels
         }
-        known: dict[str, AdapterState] = {}
+        by_name: dict[str, AdapterState] = {}
         for state in self.states:
-            before = known.get(state.name)
+            before = by_name.get(state.name)
             if before is None or _rank(state) < _rank(before):
-                known[state.name] = state
-        self._known = known
+                by_name[state.name] = state
+        self._states = by_name
 
     def lost(self) -> None:
         """The server is gone; another process may take its place."""
@@ -113,7 +113,7 @@ class ServedAdapters:
 
     def ready(self) -> list[str]:
         """The names that can be asked for now, in their order."""
-        return sorted(name for name, one in self._known.items() if one.phase is AdapterPhase.READY)
+        return sorted(name for name, one in self._states.items() if one.phase is AdapterPhase.READY)
 
     def choose(self, name: str) -> ChosenAdapter | None:
         """The adapter of this name; None for the model's own.
@@ -123,7 +123,7 @@ class ServedAdapters:
         """
         if name == self._model:
             return None
-        state = self._known.get(name)
+        state = self._states.get(name)
         if state is None:
             raise ModelNotFound(f"model: {shown(name)} is not served here; {self._served()}")
         if state.phase is AdapterPhase.READY:
@@ -148,7 +148,7 @@ class ServedAdapters:
 
     def number_of(self, name: str) -> int:
         """The number of the version that is ready under this name, or of none."""
-        state = self._known.get(name)
+        state = self._states.get(name)
         return state.number if state and state.phase is AdapterPhase.READY else UNKNOWN
 
 

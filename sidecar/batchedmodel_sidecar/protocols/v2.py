@@ -413,11 +413,11 @@ class Forms:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, bytes], _Form] = {}
+        self._forms: dict[tuple[bytes, bytes], _Form] = {}
         self._of: ModelDescription | None = None
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._forms)
 
     def parsed(self, body: bytes, model: ReadyModel, most_rows: Callable[[], int]) -> Parsed | None:
         """The call in a body of a known form; None if it has none, or its numbers are none.
@@ -426,12 +426,12 @@ class Forms:
         `most_rows`, which is asked only where there are several.
         """
         if self._of is not model.description:
-            self._known.clear()
+            self._forms.clear()
             self._of = model.description
         found = _NUMBERS.search(body)
         if found is None:
             return None
-        form = self._known.get((body[: found.start(1)], body[found.end(1) :]))
+        form = self._forms.get((body[: found.start(1)], body[found.end(1) :]))
         if form is None:
             return None
         if form.shape[0] > 1:
@@ -469,9 +469,9 @@ class Forms:
             or head["inputs"][0].get("data") != orjson.loads(found[1])
         ):
             return
-        if len(self._known) >= _MOST_FORMS:
-            self._known.clear()
-        self._known[before, behind] = _Form(
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        self._forms[before, behind] = _Form(
             name=tensor.name,
             datatype=tensor.datatype,
             shape=tensor.shape,

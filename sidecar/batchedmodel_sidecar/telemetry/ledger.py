@@ -554,16 +554,16 @@ class RecentCallers:
     """The latest thousand at most. Pure."""
 
     def __init__(self) -> None:
-        self._asked: dict[Share, float] = {}
+        self._last_calls: dict[Share, float] = {}
         """When each asked last; the newest last."""
 
     def asks(self, share: Share, now: float) -> None:
         """One more call of a tenant."""
-        self._asked.pop(share, None)
-        self._asked[share] = now
-        if len(self._asked) > _MOST_CALLERS:
-            del self._asked[next(iter(self._asked))]
+        self._last_calls.pop(share, None)
+        self._last_calls[share] = now
+        if len(self._last_calls) > _MOST_CALLERS:
+            del self._last_calls[next(iter(self._last_calls))]
 
     def at(self, now: float) -> Iterator[Share]:
         """Those that asked lately."""
-        return (share for share, asked in self._asked.items() if now - asked < _ASKED_SECONDS)
+        return (share for share, at in self._last_calls.items() if now - at < _ASKED_SECONDS)

@@ -166,7 +166,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._addresses: list[str] = []
         self._known_until = 0.0
-        self._kept: UpstreamConnection | None = None
+        self._spare: UpstreamConnection | None = None
         """The one that is kept, or will be behind its answer."""
         self._idle: asyncio.TimerHandle | None = None
         """Ends the kept connection, while it carries no request."""
@@ -250,7 +250,7 @@ class Client:
         """
         answer = Answer()
         keeps = may_keep and self._may_keep()
-        connection = self._kept if keeps else None
+        connection = self._spare if keeps else None
         if keeps and self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -258,7 +258,7 @@ class Client:
         if connection is None:
             connection = UpstreamConnection(self._loop)
         if keeps:
-            self._kept = connection
+            self._spare = connection
         answer.connection = connection
         size = None if body is None and method in _WITHOUT_BODY else size_of(body or ())
         request: list[Buffer] = [self._head(method, target, headers, size, keeps=keeps)]
@@ -305,25 +305,25 @@ class Client:
         if self._closed or not self._keeps():
             self._drop_idle()
             return False
-        if self._idle is not None and self._kept is not None and not self._kept.is_open:
+        if self._idle is not None and self._spare is not None and not self._spare.is_open:
             self._drop_idle()
-        return self._kept is None or self._idle is not None
+        return self._spare is None or self._idle is not None
 
     def _over(self, reusable: bool) -> None:
         """The request on the connection that is kept is over."""
         if not reusable:
-            self._kept = None
+            self._spare = None
             return
         self._idle = self._loop.call_later(_KEPT_SECONDS, self._drop_idle)
         if self._closed or not self._keeps():
             self._drop_idle()
 
     def _drop_idle(self) -> None:
-        if self._idle is None or self._kept is None:
+        if self._idle is None or self._spare is None:
             return
         self._idle.cancel()
-        self._kept.close()
-        self._idle = self._kept = None
+        self._spare.close()
+        self._idle = self._spare = None
 
     def _head(
         self, method: str, target: str, headers: Headers, size: int | None, *, keeps: bool

@@ -340,10 +340,10 @@ class NoChunk(ValueError):
 class ChunkDecoder:
     """Takes the bytes behind a head, and gives those of the body."""
 
-    __slots__ = ("_kept", "_left", "ended", "surplus")
+    __slots__ = ("_left", "_rest", "ended", "surplus")
 
     def __init__(self) -> None:
-        self._kept = b""
+        self._rest = b""
         """A line that is not whole."""
         self._left = 0
         """Bytes that the present chunk lacks, its end included."""
@@ -357,8 +357,8 @@ class ChunkDecoder:
 
         Bytes behind the end are nobody's answer, and left out.
         """
-        if self._kept:
-            data, self._kept = self._kept + data, b""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         at, pieces = 0, []
         while at < len(data):
             if self.ended:
@@ -373,14 +373,14 @@ class ChunkDecoder:
             if size is None:
                 if len(data) - at > _LONGEST_LINE or _END in data[at : at + _LONGEST_LINE]:
                     raise NoChunk("a chunk does not begin with its size")
-                self._kept = data[at:]
+                self._rest = data[at:]
                 break
             if length := int(size[1], 16):
                 at, self._left = size.end(), length + len(_END)
                 continue
             end = self._end_of_trailers(data, size.end() - len(_END))
             if end is None:
-                self._kept = data[at:]
+                self._rest = data[at:]
                 break
             at, self.ended, self.surplus = end, True, end < len(data)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
