@@ -20,8 +20,8 @@ from batchedmodel_contract.generation.frames import Sampling, Submit
 from batchedmodel_model_server.api.generator import CacheSettings, Generator
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 SEQUENCES: Final = 64
 TOKENS_PER_STEP: Final = 512

@@ -34,9 +34,9 @@ from batchedmodel_cli.simulator.token_pods import TokenPod
 from batchedmodel_cli.simulator.traces import read_trace
 from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
 from batchedmodel_scheduling.generation.admission import Admission, AdmissionSettings, EngineLimits
+from batchedmodel_scheduling.latency.step_times import StepCost
 from bench_report import Figure, at_least, at_most, new_parser, report, tell
 from engine_rivals import measure_rivals, restart_as_in_image
 from generation_chain import measure_chain

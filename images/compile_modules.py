@@ -39,7 +39,6 @@ _COMPILED: Final = {
     f"{_CONTRACT}/link": ("batches", "connection"),
     _HTTP: ("connection", "eager_coroutine", "request_head", "response"),
     f"{_SCHEDULING}/batching": ("*",),
-    f"{_SCHEDULING}/engine": ("step_cost",),
     f"{_SCHEDULING}/generation": ("*",),
     f"{_SCHEDULING}/lora": ("*",),
     f"{_SCHEDULING}/latency": ("*",),

@@ -12,8 +12,8 @@ from batchedmodel_model_server.api.generator import CacheSettings, Draw, Generat
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
+from batchedmodel_scheduling.latency.step_times import StepCost
 from support.random_checkpoints import BYTES_FROM, VOCABULARY, generating_checkpoint
 
 torch = pytest.importorskip("torch")

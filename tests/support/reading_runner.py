@@ -10,8 +10,8 @@ from typing import NamedTuple
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.lora.slots import DeviceAdapters
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepSettings
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 VOCABULARY = 50
 FREE = StepCost(base=0.0, prefill_token=0.0, sequence=0.0)

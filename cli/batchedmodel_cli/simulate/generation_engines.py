@@ -19,13 +19,13 @@ from batchedmodel_cli.simulator.token_verdicts import SimulatedPod
 from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
     EngineLimits,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 BLOCK_TOKENS: Final = 32
 """Of our engine's cache, unless it tells another number."""

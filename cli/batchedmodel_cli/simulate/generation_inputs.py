@@ -149,7 +149,7 @@ def _upstream_engine(arguments: SimpleNamespace) -> SimulatedEngine:
 
 def _own_engine(arguments: SimpleNamespace, model: str) -> SimulatedEngine:
     from batchedmodel_cli.simulate.generation_engines import BLOCK_TOKENS, OwnEngine
-    from batchedmodel_scheduling.engine.step_cost import StepCost
+    from batchedmodel_scheduling.latency.step_times import StepCost
 
     cost, bounds = StepCost(base=0.0, prefill_token=0.0, sequence=0.0), _OWN
     blocks, block_tokens = None, BLOCK_TOKENS

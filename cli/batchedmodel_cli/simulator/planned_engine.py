@@ -4,7 +4,6 @@ from typing import Final, Protocol
 
 from batchedmodel_cli.simulator.token_engine import Call
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     StepPlan,
@@ -12,6 +11,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     load_of,
 )
 from batchedmodel_scheduling.generation.requests import EngineStep
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad
 from batchedmodel_scheduling.queue.items import NEVER
 
 
@@ -157,12 +157,7 @@ class PlannedEngine:
     @property
     def _seconds(self) -> float:
         """Of the step that runs."""
-        load = self._load
-        return self._cost.seconds(
-            prefill_tokens=load.prefill_tokens,
-            sequences=load.sequences,
-            context_tokens=load.context_tokens,
-        )
+        return self._cost.predict(self._load)
 
     def _make_way(self, now: float) -> None:
         way, settings = self._giving_way, self._planner.settings

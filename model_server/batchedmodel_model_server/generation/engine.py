@@ -40,13 +40,13 @@ from batchedmodel_model_server.generation.block_pool import BlockPool, PrefixHas
 from batchedmodel_model_server.lora.registry import Kept, Weights
 from batchedmodel_model_server.lora.slots import NO_SLOT, DeviceAdapters
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
     StepPlanner,
     StepSettings,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_scheduling.lora.text_turns import WaitingText, may_begin
 from batchedmodel_scheduling.queue.items import NEVER, Priority
 

@@ -26,8 +26,9 @@ from batchedmodel_model_server.generation.engine import Engine
 from batchedmodel_model_server.generation.engine_loop import EngineLoop, Rules
 from batchedmodel_model_server.generation.warm_up import warmed_up
 from batchedmodel_model_server.lora.serving import Adapters
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import StepSettings
+from batchedmodel_scheduling.latency.device_times import DeviceTimes
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad, StepTimes
 
 _ON_CPU: Final = StepBounds(sequences=64, tokens=512)
 _ON_CUDA: Final = StepBounds(sequences=256, tokens=2048)
@@ -39,13 +40,13 @@ class WatchedRunner:
     def __init__(
         self,
         runner: StepRunner,
-        cost: LearntStepCost,
+        times: DeviceTimes[StepLoad],
         watchdog: Watchdog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cost` learns from each step that ends well."""
+        """`times` learn from each step that ends well."""
         self._runner: Final = runner
-        self._cost: Final = cost
+        self._times: Final = times
         self._watchdog: Final = watchdog
         self._clock: Final = clock
         self.blocks: Final = runner.blocks
@@ -55,10 +56,10 @@ class WatchedRunner:
         """What the model's runner gives; raises `OutOfMemory`, `ForwardFailed`, `DeviceLost`."""
         load = load_of(parts)
         began = self._clock()
-        self._watchdog.pass_begins(longest_seconds(self._cost.seconds(**load._asdict())))
+        self._watchdog.pass_begins(longest_seconds(self._times.predict(load) or 0.0))
         try:
             drawn = translating(partial(self._runner.run, parts))
-            self._cost.saw(load, self._clock() - began)
+            self._times.observe(load, self._clock() - began)
             return drawn
         finally:
             self._watchdog.pass_ends()
@@ -118,7 +119,7 @@ def serving_of(
     generator, cost, sizes = steps
     runner = generator.runner
     context = min(generator.max_context_tokens, runner.blocks * runner.block_tokens)
-    learnt = LearntStepCost(cost)
+    learnt = StepTimes(cost)
     settings = StepSettings(
         max_sequences=sizes.sequences,
         max_tokens_per_step=sizes.tokens,

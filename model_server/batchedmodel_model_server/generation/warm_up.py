@@ -18,7 +18,7 @@ from batchedmodel_contract.generation.frames import Sampling
 from batchedmodel_model_server.api.generator import Draw, StepPart, StepRunner
 from batchedmodel_model_server.errors import CannotLoad, OutOfMemory, warming_up
 from batchedmodel_model_server.execution.device_thread import TrialScheduling
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 BUDGET_SECONDS: Final = 10.0
 BESIDE_BUDGET_SECONDS: Final = 3.0

@@ -9,8 +9,8 @@ part of the time may go to what is computed anew. So nobody pays where there is 
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import EngineSequence, StepSettings
+from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_scheduling.queue.items import NEVER
 
 _TWICE: Final = 2.0
@@ -116,9 +116,7 @@ class GivingWay:
         return []
 
     def _spend(self, moved: Sequence[EngineSequence], cost: StepCost, now: float) -> None:
-        anew = sum([one.computed for one in moved])
-        seconds = cost.seconds(prefill_tokens=anew, sequences=0, context_tokens=0)
-        seconds -= cost.seconds(prefill_tokens=0, sequences=0, context_tokens=0)
+        seconds = cost.prefill_token * sum([one.computed for one in moved])
         self._next_at = max(self._next_at, now - _PART * _AT_ONCE) + _PART * seconds
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
-from batchedmodel_scheduling.engine.step_cost import StepCost, StepLoad
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad
 from batchedmodel_scheduling.queue.items import NEVER, Priority
 
 _LEAST_PART: Final = 16
@@ -238,7 +238,7 @@ class StepPlanner:
             return most
         sequences, context = len(parts) + 1, sum([one.computed for one, _ in parts])
         share = _BESIDE_BATCHES if batch_waits else 1.0
-        plain = cost.seconds(prefill_tokens=0, sequences=sequences, context_tokens=context)
+        plain = cost.predict(StepLoad(0, sequences, context))
         if not parts:
             seconds = NEVER
         elif settings.token_seconds is not None:
@@ -246,9 +246,7 @@ class StepPlanner:
         else:
             seconds = _AIM * max(share * DEFAULT_TOKEN_SECONDS, _PLAIN_STEPS * plain)
         if self._short_steps:
-            light = cost.seconds(
-                prefill_tokens=self._light_tokens, sequences=sequences, context_tokens=context
-            )
+            light = cost.predict(StepLoad(self._light_tokens, sequences, context))
             seconds = min(seconds, light + _LONGER * plain)
         within = cost.prefill_within(seconds, sequences=sequences, context_tokens=context)
         return int(min(most, max(within, min(most, _LEAST_PART))))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_scheduling.queue.items import NEVER, Priority, RequestGroup
 
 

@@ -1,12 +1,16 @@
-"""What tokens cost a server, in seconds of its device: by reports of steps, or by what is seen."""
+"""What tokens cost a server, in seconds of its device.
+
+Of an engine of ours that follows from what its steps cost, of an upstream engine from the time
+between tokens and what is read in it.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepLoad
 from batchedmodel_scheduling.generation.at_server import Load
 from batchedmodel_scheduling.generation.requests import EngineLimits, EngineStep
+from batchedmodel_scheduling.latency.step_times import StepLoad, StepTimes
 
 _FIRST_STEPS: Final = 1.5
 """Steps until a first token beside what its prompt takes: half of the one that runs, and its own
@@ -74,7 +78,7 @@ class ReportedCosts(TokenCosts):
         self.limits = limits
         self.prompts_in_step = float(limits.max_tokens_per_step)
         """Tokens of prompts that a step reads where there are more."""
-        self._cost: Final = LearntStepCost(limits.cost)
+        self._steps: Final = StepTimes(limits.cost)
         self._reading: float | None = None
         """Seconds of such a step, by each of these tokens."""
         self._step_seconds = limits.cost.base
@@ -85,7 +89,7 @@ class ReportedCosts(TokenCosts):
         """A step ended."""
         used = (self.limits.blocks - step.free_blocks) * self.limits.block_tokens
         sequences = step.tokens + (step.prefill_tokens > 0)
-        self._cost.saw(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
+        self._steps.observe(StepLoad(step.prefill_tokens, sequences, used), step.seconds)
         self._step_seconds = _nearer(self._step_seconds, step.seconds)
         if step.running:
             self._context = max(1.0, _nearer(self._context, used / step.running))
@@ -107,20 +111,20 @@ class ReportedCosts(TokenCosts):
     @property
     def least_between_tokens(self) -> float:
         """Of a sequence that is alone, as measured first or as learnt."""
-        alone = [cost.base + cost.sequence for cost in (self._cost.measured, self._cost)]
+        alone = [cost.base + cost.sequence for cost in (self._steps.measured, self._steps)]
         return min(*alone, self._step_seconds)
 
     @property
     def output_token(self) -> float:
         """See `TokenCosts`."""
-        limits, cost = self.limits, self._cost
+        limits, cost = self.limits, self._steps
         full = max(1.0, min(limits.max_sequences, limits.cache_tokens / self._context))
         return cost.base / full + cost.sequence + cost.context_token * self._context
 
     @property
     def prompt_token(self) -> float:
         """See `TokenCosts`."""
-        return self._cost.prefill_token
+        return self._steps.prefill_token
 
     def first_token(self, prompt_tokens: int) -> float:
         """See `TokenCosts`."""

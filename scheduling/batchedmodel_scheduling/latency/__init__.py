@@ -1,1 +1,1 @@
-"""How long a batch takes, and how far the device is from its profile."""
+"""How long batches and steps take: as the server measured them, corrected by what they took."""

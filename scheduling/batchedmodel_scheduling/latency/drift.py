@@ -1,6 +1,6 @@
 """How far a device is from the times that were measured of it: one factor, for batches and steps.
 
-Pure; `BatchTimes` has one for a device's batches, `LearntStepCost` one for an engine's steps.
+Pure; `BatchTimes` has one for a device's batches, `StepTimes` two for an engine's steps.
 """
 
 import bisect

@@ -31,8 +31,8 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.link.kinds import Kind
 from batchedmodel_contract.link.model_frames import read_engine
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import EngineLimits, EngineStep, EngineView
+from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.generation.live_text import Draft
 from batchedmodel_sidecar.generation.native.engine_text import EngineText, ServedTexts, draft_of

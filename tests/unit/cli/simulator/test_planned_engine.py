@@ -9,8 +9,8 @@ from batchedmodel_cli.simulator.planned_engine import PlannedEngine
 from batchedmodel_cli.simulator.token_engine import Call
 from batchedmodel_cli.simulator.token_pods import TokenPod
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 COST = StepCost(base=0.010, prefill_token=60e-6, sequence=0.2e-3)
 SETTINGS = StepSettings(max_sequences=16, max_tokens_per_step=2048, block_tokens=16, blocks=600)

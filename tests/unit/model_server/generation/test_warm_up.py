@@ -10,7 +10,7 @@ from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.generation.warm_up import cost_of, warmed_up
-from batchedmodel_scheduling.engine.step_cost import StepCost
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad
 from support.model_server_handlers import Clock
 
 COST = StepCost(base=0.010, prefill_token=0.0002, sequence=0.001, context_token=0.00001)
@@ -51,9 +51,7 @@ class Timed:
             raise OutOfMemory(f"{tokens} tokens")
         read = sum(len(part.ids) for part in parts if len(part.ids) > 1)
         context = sum(part.start for part in parts if len(part.ids) == 1)
-        self._clock.sleep(
-            self._cost.seconds(prefill_tokens=read, sequences=len(parts), context_tokens=context)
-        )
+        self._clock.sleep(self._cost.predict(StepLoad(read, len(parts), context)))
         self.steps.append(tokens)
         return [[Sampled(0, 0.0)] * len(part.draws) for part in parts]
 
@@ -75,7 +73,7 @@ def test_the_four_parts_of_the_cost_are_found() -> None:
 def test_what_noise_hides_of_the_cost_is_not_nothing() -> None:
     cost = cost_of(one=0.02, many=0.019, texts=8, prompt=0.018, tokens=100, behind=0.017)
     assert min(cost.base, cost.prefill_token, cost.sequence, cost.context_token) > 0
-    assert cost.seconds(prefill_tokens=0, sequences=1, context_tokens=0) == pytest.approx(0.02)
+    assert cost.predict(StepLoad(0, 1, 0)) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0, 60.0])
@@ -86,7 +84,7 @@ def test_a_slow_model_is_tried_with_less_and_counts_as_slow(seconds: float) -> N
     cost, sizes = warmed_up(runner, SIZES, 4096, clock=clock.read)
     # Each of the four kinds of steps runs twice, whatever it takes.
     assert clock.now <= max(15.0, 17 * seconds)
-    assert cost.seconds(prefill_tokens=0, sequences=1, context_tokens=0) >= 0.5 * seconds
+    assert cost.predict(StepLoad(0, 1, 0)) >= 0.5 * seconds
     assert cost.prefill_token >= 0.5 * seconds
     assert sizes == SIZES
 

@@ -10,7 +10,7 @@ from batchedmodel_model_server.api.generator import Sampled, StepPart
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.watchdog import LEAST_SECONDS, Watchdog
 from batchedmodel_model_server.generation.serving import WatchedRunner, load_of
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad, StepTimes
 from support.model_server_handlers import Clock
 
 COST = StepCost(base=1.0, prefill_token=0.1, sequence=0.5)
@@ -57,11 +57,11 @@ def test_the_load_of_a_step_counts_prompts_texts_and_what_those_that_go_on_have(
 
 async def test_a_step_may_take_ten_times_what_it_should_and_ten_seconds_at_least() -> None:
     watchdog = Watching()
-    runner = WatchedRunner(Runner(lambda: None), LearntStepCost(COST), watchdog)
+    runner = WatchedRunner(Runner(lambda: None), StepTimes(COST), watchdog)
     assert runner.run([DECODE, PROMPT]) == [[], []]
     runner = WatchedRunner(
         Runner(lambda: None),
-        LearntStepCost(StepCost(base=0.1, prefill_token=0, sequence=0)),
+        StepTimes(StepCost(base=0.1, prefill_token=0, sequence=0)),
         watchdog,
     )
     runner.run([DECODE])
@@ -70,11 +70,11 @@ async def test_a_step_may_take_ten_times_what_it_should_and_ten_seconds_at_least
 
 
 async def test_what_steps_take_corrects_what_they_should() -> None:
-    clock, cost = Clock(), LearntStepCost(COST)
+    clock, cost = Clock(), StepTimes(COST)
     runner = WatchedRunner(Runner(lambda: clock.sleep(3.0)), cost, Watching(), clock.read)
     for _ in range(200):
         runner.run([DECODE])
-    assert cost.seconds(**load_of([DECODE])._asdict()) == pytest.approx(3.0, rel=0.1)
+    assert cost.predict(load_of([DECODE])) == pytest.approx(3.0, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ async def test_whatever_a_runner_raises_is_told_in_our_words_and_teaches_nothing
     def fails() -> None:
         raise raised
 
-    watchdog, cost = Watching(), LearntStepCost(COST)
+    watchdog, cost = Watching(), StepTimes(COST)
     with pytest.raises(told) as caught:
         WatchedRunner(Runner(fails), cost, watchdog).run([DECODE])
     assert type(caught.value) is told
     assert watchdog.ended == 1
-    load = load_of([DECODE])._asdict()
-    assert cost.seconds(**load) == COST.seconds(**load)
+    load = load_of([DECODE])
+    assert cost.predict(load) == COST.predict(load)
 
 
 async def test_all_else_is_the_runners_own() -> None:
     own = Runner(lambda: None)
-    watched = WatchedRunner(own, LearntStepCost(COST), Watching())
+    watched = WatchedRunner(own, StepTimes(COST), Watching())
     watched.copy_block(1, 2)
     assert (watched.blocks, watched.block_tokens, own.copied) == (8, 16, [(1, 2)])

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.engine.device_shares import DEFAULT_TOKEN_SECONDS
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
@@ -16,6 +15,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     StepPlanner,
     StepSettings,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad
 from batchedmodel_scheduling.queue.items import Priority
 
 COST = StepCost(base=0.010, prefill_token=0.0001, sequence=0.0001, context_token=1e-7)
@@ -61,7 +61,7 @@ def test_a_prompt_is_read_in_parts_that_keep_the_target_between_tokens() -> None
     plan = planner.plan(others, [waits(2000)], 500)
     tokens = plan.parts[-1].tokens
     for more, holds in ((0, True), (2, False)):
-        seconds = COST.seconds(prefill_tokens=tokens + more, sequences=5, context_tokens=4 * 99)
+        seconds = COST.predict(StepLoad(tokens + more, 5, 4 * 99))
         assert (seconds <= 0.9 * 0.030) is holds, "a tenth is left for what is not foretold"
 
 
@@ -73,7 +73,7 @@ def prompt_tokens(cost: StepCost, *, target: float | None = None, batch_waits: b
 
 
 def seconds_of(cost: StepCost, prefill_tokens: int) -> float:
-    return cost.seconds(prefill_tokens=prefill_tokens, sequences=5, context_tokens=4 * 99)
+    return cost.predict(StepLoad(prefill_tokens, 5, 4 * 99))
 
 
 def test_without_a_target_a_prompt_is_read_in_parts_that_keep_a_usual_one() -> None:
@@ -242,10 +242,10 @@ def test_steps_are_short_for_some_time_after_a_light_tenant_and_whole_again_then
     planner = StepPlanner(settings(), COST)
     flood = begun(90_000, 0, tenant="flood")
     planner.plan([flood], [waits(40, tenant="light")], 900)
-    alone = COST.seconds(prefill_tokens=40, sequences=1, context_tokens=0)
+    alone = COST.predict(StepLoad(40, 1, 0))
     sizes = [planner.plan([flood], [], 900).parts[0].tokens for _ in range(200)]
     short = sizes[0]
-    seconds = COST.seconds(prefill_tokens=short, sequences=1, context_tokens=0)
+    seconds = COST.predict(StepLoad(short, 1, 0))
     assert 1.3 * alone < seconds < 1.6 * alone
     count = sizes.count(short)
     assert sizes == [short] * count + [512] * (200 - count)
@@ -267,4 +267,4 @@ def test_a_step_beside_streams_keeps_their_target_after_a_light_tenant() -> None
     planner.plan([flood], [light], 900)
     plan = planner.plan([running(100), flood], [], 900)
     tokens = plan.parts[-1].tokens
-    assert COST.seconds(prefill_tokens=tokens, sequences=2, context_tokens=99) <= 0.015
+    assert COST.predict(StepLoad(tokens, 2, 99)) <= 0.015

@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from batchedmodel_contract.manifest.batching import Lateness
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
@@ -18,6 +17,7 @@ from batchedmodel_scheduling.generation.admission import (
     EngineView,
     GenerationRequest,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_scheduling.queue.items import Priority, RequestGroup
 from support.examples import examples
 

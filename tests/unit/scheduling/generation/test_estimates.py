@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.requests import EngineLimits
 from batchedmodel_scheduling.generation.token_costs import ReportedCosts
+from batchedmodel_scheduling.latency.step_times import StepCost
 from support.generation_requests import request
 
 LIMITS = EngineLimits(

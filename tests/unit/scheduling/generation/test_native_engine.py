@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
@@ -14,6 +13,7 @@ from batchedmodel_scheduling.generation.admission import (
     EngineView,
 )
 from batchedmodel_scheduling.generation.requests import AtOnce
+from batchedmodel_scheduling.latency.step_times import StepCost
 from support.generation_requests import offered, request
 
 LIMITS = EngineLimits(

@@ -11,13 +11,13 @@ from batchedmodel_cli.simulator.token_engine import Call
 from batchedmodel_cli.simulator.token_pods import TokenPod
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
 from batchedmodel_scheduling.generation.admission import (
     Admission,
     AdmissionSettings,
     EngineLimits,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 COST = StepCost(base=0.010, prefill_token=60e-6, sequence=0.2e-3, context_token=0.05e-6)
 STEPS = StepSettings(

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.at_server import Load
 from batchedmodel_scheduling.generation.requests import EngineLimits, EngineStep
 from batchedmodel_scheduling.generation.token_costs import ReportedCosts, SeenCosts
+from batchedmodel_scheduling.latency.step_times import StepCost
 
 LIMITS = EngineLimits(
     max_sequences=16,

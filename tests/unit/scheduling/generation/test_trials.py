@@ -6,7 +6,6 @@ Each would catch one trial for all: a caller that never has its answer kept out 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.generation.at_server import Running
 from batchedmodel_scheduling.generation.estimates import TRIAL_PAUSE_SECONDS, Estimates
 from batchedmodel_scheduling.generation.requests import (
@@ -15,6 +14,7 @@ from batchedmodel_scheduling.generation.requests import (
     Waiting,
 )
 from batchedmodel_scheduling.generation.token_costs import ReportedCosts
+from batchedmodel_scheduling.latency.step_times import StepCost
 from support.generation_requests import request
 
 TOKEN_SECONDS = 0.1

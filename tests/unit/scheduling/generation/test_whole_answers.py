@@ -17,7 +17,6 @@ from batchedmodel_cli.simulator.token_pods import TokenPod, Watcher
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.engine.giving_way import GivingWay
-from batchedmodel_scheduling.engine.step_cost import StepCost
 from batchedmodel_scheduling.engine.step_planner import StepPlanner, StepSettings
 from batchedmodel_scheduling.generation.admission import (
     Admission,
@@ -26,6 +25,7 @@ from batchedmodel_scheduling.generation.admission import (
     Shed,
 )
 from batchedmodel_scheduling.generation.requests import AtOnce
+from batchedmodel_scheduling.latency.step_times import StepCost
 from support.generation_requests import busy, experienced, offered, request
 
 PLACES = 16

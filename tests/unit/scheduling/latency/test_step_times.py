@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.engine.step_cost import LearntStepCost, StepCost, StepLoad
 from batchedmodel_scheduling.engine.step_planner import (
     EngineSequence,
     Part,
@@ -14,6 +13,7 @@ from batchedmodel_scheduling.engine.step_planner import (
     StepSettings,
     load_of,
 )
+from batchedmodel_scheduling.latency.step_times import StepCost, StepLoad, StepTimes
 
 MEASURED = StepCost(base=0.010, prefill_token=60e-6, sequence=0.2e-3, context_token=0.1e-6)
 TYPICAL = StepLoad(400, 32, 30_000)
@@ -28,20 +28,12 @@ def loads(count: int, seed: int = 1) -> list[StepLoad]:
     ]
 
 
-def seconds(cost: StepCost, load: StepLoad) -> float:
-    return cost.seconds(
-        prefill_tokens=load.prefill_tokens,
-        sequences=load.sequences,
-        context_tokens=load.context_tokens,
-    )
-
-
-def off(learnt: LearntStepCost, truth: StepCost, load: StepLoad = TYPICAL) -> float:
-    return abs(seconds(learnt, load) / seconds(truth, load) - 1)
+def off(learnt: StepTimes, truth: StepCost, load: StepLoad = TYPICAL) -> float:
+    return abs(learnt.predict(load) / truth.predict(load) - 1)
 
 
 def test_what_was_measured_holds_until_steps_are_seen() -> None:
-    assert seconds(LearntStepCost(MEASURED), TYPICAL) == seconds(MEASURED, TYPICAL)
+    assert StepTimes(MEASURED).predict(TYPICAL) == MEASURED.predict(TYPICAL)
 
 
 @pytest.mark.parametrize("slower", [0.3, 1.0, 3.0])
@@ -52,17 +44,17 @@ def test_an_engine_of_another_speed_is_learnt_in_a_few_hundred_steps(slower: flo
         sequence=0.2e-3 * slower,
         context_token=0.1e-6 * slower,
     )
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     for load in loads(300):
-        learnt.saw(load, seconds(truth, load))
+        learnt.observe(load, truth.predict(load))
     assert off(learnt, truth) < 0.03
 
 
 def test_what_prompts_cost_is_told_apart_from_the_rest() -> None:
     truth = StepCost(base=0.007, prefill_token=150e-6, sequence=0.14e-3, context_token=0.07e-6)
-    learnt, rng = LearntStepCost(MEASURED), random.Random(2)
+    learnt, rng = StepTimes(MEASURED), random.Random(2)
     for load in loads(1500):
-        learnt.saw(load, seconds(truth, load) * rng.uniform(0.9, 1.1))
+        learnt.observe(load, truth.predict(load) * rng.uniform(0.9, 1.1))
     for load in (StepLoad(0, 4, 3600), StepLoad(800, 2, 1800), StepLoad(0, 60, 54_000)):
         assert off(learnt, truth, load) < 0.08
     assert learnt.prefill_token == pytest.approx(150e-6, rel=0.1)
@@ -70,32 +62,32 @@ def test_what_prompts_cost_is_told_apart_from_the_rest() -> None:
 
 @pytest.mark.parametrize("stall", [1e-9, 60.0])
 def test_a_single_step_that_stalled_changes_next_to_nothing(stall: float) -> None:
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     for at, load in enumerate(loads(400)):
-        learnt.saw(load, stall if at == 350 else seconds(MEASURED, load))
+        learnt.observe(load, stall if at == 350 else MEASURED.predict(load))
     assert off(learnt, MEASURED) < 0.015
 
 
 def test_the_first_step_of_all_says_little() -> None:
-    learnt = LearntStepCost(MEASURED)
-    learnt.saw(TYPICAL, 60.0)
+    learnt = StepTimes(MEASURED)
+    learnt.observe(TYPICAL, 60.0)
     assert off(learnt, MEASURED) < 0.15
 
 
 def test_what_was_learnt_is_forgotten_when_it_holds_no_more() -> None:
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     slow = StepCost(base=0.030, prefill_token=180e-6, sequence=0.6e-3, context_token=0.3e-6)
     for truth in (slow, MEASURED):
         for load in loads(2500):
-            learnt.saw(load, seconds(truth, load))
+            learnt.observe(load, truth.predict(load))
         assert off(learnt, truth) < 0.03
 
 
 def test_steps_that_are_all_alike_are_learnt() -> None:
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     for _ in range(600):
-        learnt.saw(TYPICAL, 2.0 * seconds(MEASURED, TYPICAL))
-    assert seconds(learnt, TYPICAL) == pytest.approx(2.0 * seconds(MEASURED, TYPICAL), rel=0.05)
+        learnt.observe(TYPICAL, 2.0 * MEASURED.predict(TYPICAL))
+    assert learnt.predict(TYPICAL) == pytest.approx(2.0 * MEASURED.predict(TYPICAL), rel=0.05)
 
 
 @given(
@@ -110,16 +102,16 @@ def test_steps_that_are_all_alike_are_learnt() -> None:
     )
 )
 def test_no_time_makes_a_cost_absurd(seen: list[tuple[StepLoad, float]]) -> None:
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     for load, took in seen:
-        learnt.saw(load, took)
-        assert 1 / 16.001 <= seconds(learnt, load) / seconds(MEASURED, load) <= 16.001
+        learnt.observe(load, took)
+        assert 1 / 16.001 <= learnt.predict(load) / MEASURED.predict(load) <= 16.001
 
 
 def test_a_cost_of_nothing_learns_nothing() -> None:
-    learnt = LearntStepCost(StepCost(base=0.0, prefill_token=0.0, sequence=0.0))
-    learnt.saw(TYPICAL, 1.0)
-    assert seconds(learnt, TYPICAL) == 0.0
+    learnt = StepTimes(StepCost(base=0.0, prefill_token=0.0, sequence=0.0))
+    learnt.observe(TYPICAL, 1.0)
+    assert learnt.predict(TYPICAL) == 0.0
 
 
 def test_the_load_of_a_step_counts_prompts_apart_from_what_goes_on() -> None:
@@ -132,7 +124,7 @@ def test_a_plan_follows_what_was_learnt() -> None:
     settings = StepSettings(
         max_sequences=8, max_tokens_per_step=2048, block_tokens=16, blocks=1000, token_seconds=0.05
     )
-    learnt = LearntStepCost(MEASURED)
+    learnt = StepTimes(MEASURED)
     planner = StepPlanner(settings, learnt)
     others = [EngineSequence(id=0, length=100, computed=99, blocks=7)]
 
@@ -141,5 +133,5 @@ def test_a_plan_follows_what_was_learnt() -> None:
 
     before = part()
     for load in loads(400):
-        learnt.saw(load, 2.0 * seconds(MEASURED, load))
+        learnt.observe(load, 2.0 * MEASURED.predict(load))
     assert part() < 0.5 * before

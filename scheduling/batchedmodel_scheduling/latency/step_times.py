@@ -38,20 +38,18 @@ class StepCost:
         if min(self.base, self.prefill_token, self.sequence, self.context_token) < 0:
             raise ValueError("a step has no negative cost")
 
-    def seconds(self, *, prefill_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Of a step with so much in it."""
+    def predict(self, load: StepLoad) -> float:
+        """Seconds of a step with such a load."""
         return (
             self.base
-            + self.prefill_token * prefill_tokens
-            + self.sequence * sequences
-            + self.context_token * context_tokens
+            + self.prefill_token * load.prefill_tokens
+            + self.sequence * load.sequences
+            + self.context_token * load.context_tokens
         )
 
     def prefill_within(self, seconds: float, *, sequences: int, context_tokens: int) -> float:
         """Tokens of prompts for which a step with these sequences has time left; 0 at least."""
-        left = seconds - self.seconds(
-            prefill_tokens=0, sequences=sequences, context_tokens=context_tokens
-        )
+        left = seconds - self.predict(StepLoad(0, sequences, context_tokens))
         if left <= 0:
             return 0.0
         return left / self.prefill_token if self.prefill_token > 0 else float("inf")
@@ -61,8 +59,8 @@ class StepCost:
         return math.ceil(self.sequence / self.prefill_token) if self.prefill_token > 0 else 0
 
 
-class LearntStepCost(StepCost):
-    """A measured cost, corrected by what steps take: by one factor for prompts, one for the rest.
+class StepTimes(StepCost):
+    """A measured cost, corrected by what steps take: by one `Drift` for prompts, one for the rest.
 
     A step tells of what most of its time goes to. With one factor for all, a time of prompts that
     was measured as half of what it is makes the time between tokens, p99, 1.7 times as long.
@@ -74,12 +72,10 @@ class LearntStepCost(StepCost):
         self._of_rest: Final = Drift()
         self._correct()
 
-    def saw(self, load: StepLoad, seconds: float) -> None:
-        """A step with such a load took so long; what is no time is ignored."""
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learn from a step; what is no time is ignored."""
         prompts = self.measured.prefill_token * load.prefill_tokens
-        rest = self.measured.seconds(
-            prefill_tokens=0, sequences=load.sequences, context_tokens=load.context_tokens
-        )
+        rest = self.measured.predict(StepLoad(0, load.sequences, load.context_tokens))
         if not (prompts + rest > 0 and 0 < seconds < math.inf):
             return
         if prompts > rest:
