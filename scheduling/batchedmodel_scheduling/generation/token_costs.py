@@ -79,8 +79,6 @@ class ReportedCosts(TokenCosts):
         self.prompts_in_step = float(limits.max_tokens_per_step)
         """Tokens of prompts that a step reads where there are more."""
         self._steps: Final = StepTimes(limits.cost)
-        self._reading: float | None = None
-        """Seconds of such a step, by each of these tokens."""
         self._step_seconds = limits.cost.base
         self._context = 1.0
         """Tokens in the cache of a sequence."""
@@ -95,8 +93,6 @@ class ReportedCosts(TokenCosts):
             self._context = max(1.0, _nearer(self._context, used / step.running))
         if step.backlog > 0 and step.prefill_tokens > 0:
             self.prompts_in_step = _nearer(self.prompts_in_step, step.prefill_tokens)
-            each = step.seconds / step.prefill_tokens
-            self._reading = each if self._reading is None else _nearer(self._reading, each)
 
     @property
     def learnt(self) -> bool:
@@ -128,8 +124,7 @@ class ReportedCosts(TokenCosts):
 
     def first_token(self, prompt_tokens: int) -> float:
         """See `TokenCosts`."""
-        each = self.prompt_token if self._reading is None else self._reading
-        return _FIRST_STEPS * self._step_seconds + each * prompt_tokens
+        return _FIRST_STEPS * self._step_seconds + self.prompt_token * prompt_tokens
 
 
 class SeenCosts(TokenCosts):
