@@ -7,12 +7,13 @@ Where blocks run out, the least important and newest sequence gives its own back
 anew later.
 
 A tenant with few tokens to read does not wait for the prompts of another: a step reads its prompts
-alone, though not two steps in a row. The next steps are short, also where no text goes on, as its
-next prompt waits for the step that runs.
+alone, though not two steps in a row. Where another has many prompts, the next steps are short, also
+where no text goes on: the next short prompt waits for the step that runs.
 
 Pure: whoever owns the sequences and the cache does what a plan says.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -33,6 +34,10 @@ _OLDEST: Final = 4
 """Of what a step reads, one part of so many is for the prompt that came first."""
 _TIMES_LIGHT: Final = 2.0
 """A tenant is light if another has so many times as many tokens to read, each by its weight."""
+_MANY_PROMPTS: Final = 3
+"""Of one tenant: where it has as many to read, steps are short for light ones. As many as the
+admission lets a flood have there, and more than tenants alike have at a time: for these short steps
+would only read less."""
 _LONGER: Final = 0.6
 """By so much of a step without prompts is a short step longer than one that reads the light
 tenant's prompts alone. A prompt that comes meanwhile waits half of it on average, so its first
@@ -196,7 +201,8 @@ class StepPlanner:
         light = _of_light_tenants(prompts)
         if light:
             self._light_tokens = sum([one.missing for one in light])
-            self._short_steps = _SHORT_STEPS
+            if max(Counter([one.tenant for one in prompts]).values()) >= _MANY_PROMPTS:
+                self._short_steps = _SHORT_STEPS
         self._read_light_alone = bool(light) and not self._read_light_alone
         return light if self._read_light_alone else prompts
 

@@ -36,8 +36,9 @@ comes, of the next one, and of one more, so that it has shorter ones to read fir
 _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step of a full engine, and one: so many more may be there
 than run."""
-_FREE_PART: Final = 16
-"""One of so many blocks stays free for texts to grow."""
+_FREE_PART: Final = 32
+"""One of so many blocks stays free for texts to grow. With a sixteenth half of a point more of calls
+come too late where the cache is short, with none as many are computed anew."""
 _MOST_UNSTARTED: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
 _NEWEST: Final = 0.05

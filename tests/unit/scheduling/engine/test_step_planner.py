@@ -238,18 +238,30 @@ def test_a_step_reads_the_prompt_of_a_light_tenant_alone_but_not_two_in_a_row() 
     assert [part.tokens for part in again.parts] == [40]
 
 
+def read(planner: StepPlanner, prompts: list[EngineSequence]) -> int:
+    """Tokens of these that the next step reads."""
+    return sum(part.tokens for part in planner.plan(prompts, [], 900).parts)
+
+
 def test_steps_are_short_for_some_time_after_a_light_tenant_and_whole_again_then() -> None:
     planner = StepPlanner(settings(), COST)
-    flood = begun(90_000, 0, tenant="flood")
-    planner.plan([flood], [waits(40, tenant="light")], 900)
+    flood = [begun(90_000, 0, tenant="flood") for _ in range(3)]
+    planner.plan(flood, [waits(40, tenant="light")], 900)
     alone = COST.predict(StepLoad(40, 1, 0))
-    sizes = [planner.plan([flood], [], 900).parts[0].tokens for _ in range(200)]
+    sizes = [read(planner, flood) for _ in range(200)]
     short = sizes[0]
     seconds = COST.predict(StepLoad(short, 1, 0))
     assert 1.3 * alone < seconds < 1.6 * alone
     count = sizes.count(short)
     assert sizes == [short] * count + [512] * (200 - count)
     assert 32 <= count <= 128
+
+
+def test_beside_few_prompts_of_another_tenant_steps_stay_whole() -> None:
+    planner = StepPlanner(settings(), COST)
+    others = [begun(90_000, 0, tenant="other") for _ in range(2)]
+    planner.plan(others, [waits(40, tenant="light")], 900)
+    assert read(planner, others) == 512
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.4])

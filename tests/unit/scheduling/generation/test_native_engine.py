@@ -102,15 +102,15 @@ def test_blocks_that_were_granted_count_before_the_engine_has_seen_it() -> None:
     requests = [request(prompt=500) for _ in range(4)]
     offered(admission, requests[0])
     assert admission.poll(0.0).release == (requests[0].id,)
-    tells(admission, running=1, free_blocks=68)
+    tells(admission, running=1, free_blocks=66)
     offered(admission, *requests[1:])
     assert admission.poll(0.1).release == (requests[1].id,)
-    tells(admission, running=1, free_blocks=68)
+    tells(admission, running=1, free_blocks=66)
     assert admission.poll(0.2).release == (), "of 100 blocks both take 64 and grow"
-    tells(admission, running=2, free_blocks=36)
+    tells(admission, running=2, free_blocks=34)
     assert admission.poll(0.3).release == ()
     admission.ended(requests[0].id, 0.4, output_tokens=50)
-    tells(admission, running=1, free_blocks=68, ended=1)
+    tells(admission, running=1, free_blocks=66, ended=1)
     assert admission.poll(0.4).release == (requests[2].id,)
 
 
@@ -122,13 +122,13 @@ def test_a_part_of_the_blocks_stays_free_for_texts_to_grow() -> None:
     for one in requests:
         admission.ended(one.id, 0.0, output_tokens=None)
     tells(admission)
-    offered(admission, *(request(prompt=380) for _ in range(4)))
-    assert len(admission.poll(0.0).release) == 3, "four take 96 of 94"
+    offered(admission, *(request(prompt=390) for _ in range(4)))
+    assert len(admission.poll(0.0).release) == 3, "four take 100 of 97"
 
 
 def test_blocks_that_prompts_share_are_free_for_others() -> None:
     granted = {}
-    for free in (37, 68):
+    for free in (34, 68):
         admission = told()
         requests = [request(prompt=500) for _ in range(3)]
         offered(admission, *requests[:2])
@@ -136,7 +136,7 @@ def test_blocks_that_prompts_share_are_free_for_others() -> None:
         tells(admission, running=2, free_blocks=free)
         offered(admission, requests[2])
         granted[free] = len(admission.poll(0.1).release)
-    assert granted == {37: 0, 68: 1}
+    assert granted == {34: 0, 68: 1}
 
 
 def test_prompts_of_about_three_steps_are_unread_in_the_engine() -> None:
