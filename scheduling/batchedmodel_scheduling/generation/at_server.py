@@ -65,10 +65,12 @@ class AtServer:
         self.sequences = 0
         self.of: Final = Counter[str]()
         """Sequences by tenant."""
-        self.unstarted = 0
-        """Streams without a first token."""
+        self.unread: Final[dict[int, Running]] = {}
+        """Streams without a first token, the oldest first."""
         self.unread_tokens = 0
         """Of their prompts."""
+        self._begun_until = -NEVER
+        """When the newest stream went that has its first token."""
         self.work = 0.0
         """Expected of all that are here when they were released."""
         self.tokens = 0
@@ -95,29 +97,27 @@ class AtServer:
         """The request, if it is here."""
         return self._running.get(request_id)
 
-    def unread(self, tenant: str | None = None) -> Iterator[Running]:
-        """Streams without a first token, the newest first: of a tenant, or all."""
-        left = self.unstarted
-        for one in self.newest():
-            if not left:
-                return
-            if one.waiting.request.streams and not one.started:
-                left -= 1
-                if tenant in (None, one.waiting.request.share.tenant):
-                    yield one
+    def set_overtaken_aside(self) -> None:
+        """Streams without a first token count as read once later ones have theirs.
+
+        A server that takes who comes first reads them, or never will.
+        """
+        for one in list(self.unread.values()):
+            if one.released_at < self._begun_until and self._is_read(one):
+                self.streams -= one.waiting.places
 
     def released(self, waiting: Waiting, now: float) -> None:
         """A request goes there."""
         self._pass(now)
         request = waiting.request
-        self._running[request.id] = Running(waiting, now)
+        running = self._running[request.id] = Running(waiting, now)
         self.here.take(request.share, 1)
         self.of[request.share.tenant] += waiting.places
         self.sequences += waiting.places
         self.work += waiting.work
         if request.streams:
             self.streams += waiting.places
-            self.unstarted += 1
+            self.unread[request.id] = running
             self.unread_tokens += request.there.prompt_tokens
 
     def cached_prefix(self, running: Running, tokens: int, work: float) -> None:
@@ -132,8 +132,10 @@ class AtServer:
         if running is None or running.started or not running.waiting.request.streams:
             return None
         self._pass(now)
-        self._is_read(running)
+        if not self._is_read(running):
+            self.streams += running.waiting.places
         running.first_at = now
+        self._begun_until = max(self._begun_until, running.released_at)
         self.generating += running.waiting.places
         self._started += running.waiting.places
         self._prompt_tokens += running.read_tokens
@@ -164,11 +166,11 @@ class AtServer:
         self.tokens -= running.tokens
         self.work = max(0.0, self.work - running.waiting.work) if self._running else 0.0
         if request.streams:
-            self.streams -= places
             if running.started:
+                self.streams -= places
                 self.generating -= places
-            else:
-                self._is_read(running)
+            elif self._is_read(running):
+                self.streams -= places
         elif output:
             self._whole_seconds += (now - running.released_at) * places
             self.whole_tokens += output
@@ -201,9 +203,13 @@ class AtServer:
         self._span_tokens = self._completed = self._started = self.whole_tokens = 0
         self._prompt_tokens = 0
 
-    def _is_read(self, running: Running) -> None:
-        self.unstarted -= 1
-        self.unread_tokens -= running.waiting.request.there.prompt_tokens
+    def _is_read(self, running: Running) -> bool:
+        """Whether it counted as one that is not."""
+        request = running.waiting.request
+        if self.unread.pop(request.id, None) is None:
+            return False
+        self.unread_tokens -= request.there.prompt_tokens
+        return True
 
     def _pass(self, now: float) -> None:
         """Add up the time that has passed."""

@@ -37,8 +37,8 @@ _ENDS_AHEAD: Final = 1.5
 """Times the sequences that end with a step of a full engine, and one: so many more may be there
 than run."""
 _FREE_PART: Final = 32
-"""One of so many blocks stays free for texts to grow. With a sixteenth half of a point more of calls
-come too late where the cache is short, with none as many are computed anew."""
+"""One of so many blocks stays free for texts to grow. With a sixteenth, half a percent less is in
+time where the cache is short."""
 _MOST_UNSTARTED: Final = 8
 """Requests without a first token: while there are more, nobody goes for whom there is no room."""
 _NEWEST: Final = 0.05
@@ -75,7 +75,7 @@ class NativeEngine(Capacity):
         """See `Capacity`: where tenants share it, one that has little may go before others."""
         if self._step is None or not self._server.sequences:
             return int(self._step is not None)
-        if self._server.unstarted < _MOST_UNSTARTED and len(self._server.here) > 1:
+        if len(self._server.unread) < _MOST_UNSTARTED and len(self._server.here) > 1:
             return MOST_HEADS
         read_soon = self._unread() < _STEPS_AHEAD * self._costs.prompts_in_step
         free = self._server.sequences < self.limit + self._ahead
@@ -156,7 +156,7 @@ class NativeEngine(Capacity):
 
     def _has_little(self, request: GenerationRequest) -> bool:
         """Whether texts of another tenant give way to it."""
-        if self._server.unstarted >= _MOST_UNSTARTED:
+        if len(self._server.unread) >= _MOST_UNSTARTED:
             return False
         if self._parts is None:
             self._parts = EngineParts(self.limit, self._limits.cache_tokens)
@@ -180,8 +180,9 @@ class NativeEngine(Capacity):
         Of each as many as one step reads: it reads short ones beside long ones.
         """
         most = self._costs.prompts_in_step
-        unread = self._server.unread(tenant)
-        return sum([min(one.waiting.request.there.prompt_tokens, most) for one in unread])
+        requests = [one.waiting.request for one in self._server.unread.values()]
+        own = [one for one in requests if tenant in (None, one.share.tenant)]
+        return sum([min(one.there.prompt_tokens, most) for one in own], 0.0)
 
 
 def _tokens(one: Running) -> int:

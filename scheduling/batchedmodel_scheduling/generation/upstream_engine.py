@@ -1,8 +1,11 @@
 """Capacity of an upstream engine: its given limit, or as many as it runs and a few that wait there.
 
 Of streams it is seen how many wait there: those without a first token. So no more go than begin
-with two of its steps, and a part of those that run. Of other requests the engine's gauges tell;
-where they do not, the limit grows while more requests at once complete more.
+with two of its steps, and a part of those that run. One that later ones have overtaken does not
+wait: it is read, or never will be. Of other requests the engine's gauges tell; where they do not,
+the limit grows while more requests at once complete more.
+
+Where tokens come too slowly the limit shrinks, but not where fewer requests bring them no sooner.
 
 While a tenant uses little of the engine beside others, these go only when nothing waits there, and
 so do long prompts of any tenant: the engine takes who comes first.
@@ -43,10 +46,12 @@ _PAUSE_SECONDS: Final = 4.0
 """Without growth, after it shrank."""
 _PLATEAU_SECONDS: Final = 20.0
 """Until it is tried again whether more complete more."""
-_FAST_CLIMB: Final = (2, 0.6)
-_SLOW_CLIMB: Final = (4, 0.25)
-"""The part of the limit by which it grows where nothing can be seen, and the part of the growth
-that must show in what completes: of prompts that take long to be read much less does."""
+_STALL_LOOKS: Final = 8
+"""Without a first token, while requests wait, until one more stream without one may be there."""
+_FAST_GAIN: Final = 0.6
+_SLOW_GAIN: Final = 0.25
+"""The part of the growth that must show in what completes: of prompts that take long to be read
+much less does. And the part of what the limit shrank by that must show between tokens."""
 _CACHE_FULL: Final = 0.95
 _NEAR_TARGET: Final = 0.9
 
@@ -72,6 +77,10 @@ class UpstreamEngine(Capacity):
         self._views: list[EngineView] = []
         self._before = (_FIRST_LIMIT, 0.0)
         """The limit before it grew last, and what completed a second; 0: it is not known."""
+        self._slowed = (0, 0.0)
+        """The limit and the seconds between tokens before it shrank for these."""
+        self._target_from = -NEVER
+        """Until then the target counts for nothing, as a lower limit brought it no nearer."""
         self._completed = self._seconds = 0.0
         self.configure(settings)
 
@@ -108,7 +117,8 @@ class UpstreamEngine(Capacity):
         if not self._shared:
             return self._has_places(0)
         if not self._uses_at_most(1.0, request.share):
-            own = len(list(self._server.unread(request.share.tenant)))
+            unread = [one.waiting.request.share.tenant for one in self._server.unread.values()]
+            own = unread.count(request.share.tenant)
             most = self._limit - _slack(self._limit)
             if self._server.sequences >= most or own >= 1.0 + self._server.generating / _FEW:
                 return False
@@ -150,6 +160,7 @@ class UpstreamEngine(Capacity):
         wanted = waits and not self._has_places(-_slack(self._limit) if self._shared else 0)
         self._pressed = self._pressed or wanted
         if now - self._server.began >= _LOOK_SECONDS:
+            self._server.set_overtaken_aside()
             self._adapt(self._server.look(now), now)
             self._pressed = wanted
         return NEVER if self._given is not None else now + _LOOK_SECONDS
@@ -157,12 +168,17 @@ class UpstreamEngine(Capacity):
     def _adapt(self, load: Load, now: float) -> None:
         """Learn from what the server did in a span."""
         self._seen.saw(load)
-        token, target = self.costs.between_tokens, self._token_target or NEVER
+        token = self.costs.between_tokens
+        target = (self._token_target if now >= self._target_from else None) or NEVER
         views, self._shared = self._fresh(now), now < self._shared_until
         may_grow = self._pressed and now >= self._grow_at and token <= _NEAR_TARGET * target
-        if token > target and now >= self._grow_at:
-            self._shrink(int(self._limit * target / token), now)
+        if token <= target:
+            self._slowed = (0, 0.0)
+        elif now >= self._grow_at:
+            self._slow_down(token, target, now)
         queued = load.streams - load.generating
+        if self._pressed and not load.started and queued >= self._unstarted:
+            self._unstarted += 1 / _STALL_LOOKS
         if load.generating > 0 and load.streams > load.taken / 8:
             unstarted = 1.0 + load.generating / _SLACK + 3 * load.started / load.seconds * token
             if self._shared:
@@ -196,14 +212,23 @@ class UpstreamEngine(Capacity):
             return
         (limit, before), rate = self._before, self._completed / self._seconds
         self._completed = self._seconds = 0.0
-        part, gain = _FAST_CLIMB if self._doubles else _SLOW_CLIMB
+        gain = _FAST_GAIN if self._doubles else _SLOW_GAIN
         if rate >= before * (1 + gain * (self._limit / limit - 1)):
             self._before = (self._limit, rate)
-            self._grow(self._limit // part, now)
+            self._grow(self._limit // (2 if self._doubles else 4), now)
         else:
             self._limit, self._before = limit, (limit, 0.0)
             self._grow_at = now if self._doubles else now + _PLATEAU_SECONDS
             self._doubles = False  # smaller steps from there
+
+    def _slow_down(self, token: float, target: float, now: float) -> None:
+        """Tokens come too slowly: fewer requests, unless fewer brought them no sooner before."""
+        limit, before = self._slowed
+        if self._limit < limit and token > before * (1 - _SLOW_GAIN * (1 - self._limit / limit)):
+            self._limit, self._target_from = limit, now + _RAN_SECONDS
+        else:
+            self._slowed = (self._limit, token)
+            self._shrink(int(self._limit * max(0.5, target / token)), now)
 
     def _fresh(self, now: float) -> list[EngineView]:
         return self._views if now - self._viewed_at < _VIEW_SECONDS else []

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.at_server import AtServer, Load
 from batchedmodel_scheduling.generation.requests import AdmissionSettings, EngineView
 from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
+from support.generation_requests import offered, request
 
 SPAN = 0.25
 
@@ -173,8 +175,61 @@ def test_it_does_not_grow_while_tokens_are_nearly_too_slow() -> None:
 
 
 def test_never_below_one() -> None:
-    limits = after(engine(token_target=0.01), 300, places=64, token=1.0)
+    limits = engine(token_target=0.002)
+    for number in range(200):
+        seen = load(limits.limit, token=0.01 * limits.limit)
+        looked(limits, seen, number * SPAN, pressed=True)
     assert limits.limit == 1
+
+
+def test_a_target_that_fewer_do_not_bring_nearer_takes_no_places() -> None:
+    limits, seen = engine(token_target=0.01), []
+    for number in range(1200):
+        running = min(64, limits.limit)
+        looked(limits, load(limits.limit, running=running, token=0.1), number * SPAN, pressed=True)
+        seen.append(limits.limit)
+    assert sum(min(64, limit) for limit in seen[400:]) >= 0.9 * 64 * 800
+
+
+def test_while_no_stream_begins_one_more_may_be_there_every_two_seconds() -> None:
+    limits = after(engine(), 30, places=4)
+    before = limits._unstarted
+    silent = load(before, running=0.0)._replace(started=0)
+    for number in range(8):
+        looked(limits, silent, 40.0 + number * SPAN, pressed=True)
+    assert limits._unstarted <= before + 1
+    for number in range(80):
+        looked(limits, silent, 42.0 + number * SPAN, pressed=True)
+    assert before < limits._unstarted <= before + 1, "as no more are there"
+
+
+@pytest.mark.parametrize("prompt", [100, 6000])
+def test_streams_of_one_tenant_that_never_begin_stop_no_others(prompt: int) -> None:
+    """Before an engine of 16 places, of 40 tokens each: 20 answers a second at most."""
+    admission = Admission(AdmissionSettings())
+    silent = [request("silent", prompt=prompt, patience=600.0) for _ in range(8)]
+    offered(admission, *silent)
+    others = [request("other", prompt=prompt) for _ in range(48)]
+    offered(admission, *others)
+    numbers, sent = {one.id for one in silent}, list[int]()
+    had, answers = dict[int, int](), list[float]()
+    for step in range(3000):
+        now = 0.02 * step
+        sent += [number for number in admission.poll(now).release if number not in numbers]
+        while sent and len(had) < 16:
+            had[sent.pop(0)] = 0
+        for number in list(had):
+            had[number] += 1
+            if had[number] == 2:
+                admission.first_token(number, now)
+            elif had[number] > 2:
+                admission.tokens(number, 1, now)
+            if had[number] == 41:
+                del had[number]
+                admission.ended(number, now, output_tokens=40)
+                answers.append(now)
+                offered(admission, request("other", prompt=prompt, arrived=now), now=now)
+    assert sum(at >= 30.0 for at in answers) >= 0.9 * 20 * 30
 
 
 def test_never_above_4096() -> None:
