@@ -47,6 +47,8 @@ class ItemQueue:
         self._fair: FairQueue[ItemId] | None = None
         """Their order while tenants have turns."""
         self._in_turn: Final[dict[ItemId, QueuedItem]] = {}
+        self._returned: Final[set[ItemId]] = set()
+        """Items that came back: first of their tenants, also after a rest."""
         self._entry: Entry | None = None
         self._price: Price | None = None
         self.next_items = 1
@@ -102,13 +104,13 @@ class ItemQueue:
 
     def come_back(self, entry: QueuedItem) -> None:
         """An item that left waits again: it is the first of its tenant, which pays once more."""
-        self.room.take(entry.item.share, 1)
-        if not self.resting.takes(entry.item):
-            self._place(entry, (-NEVER,))  # compiled, a constant of it would not be set
+        self._returned.add(entry.id)
+        self.push(entry)
 
     def cancel(self, item_id: ItemId) -> Item | None:
         """Forget an item; None if it does not wait."""
         item = self._forget(item_id) or self.resting.discard(item_id)
+        self._returned.discard(item_id)
         if item is not None:
             self.room.give_back(item.share.tenant, 1)
         elif self.evicted:
@@ -134,6 +136,8 @@ class ItemQueue:
             self.late.discard(entry.id)
             if fair is not None:
                 fair.leave(entry.id)
+        if self._returned:
+            self._returned.difference_update([entry.id for entry in chain(batch, late)])
         tenants = Counter([entry.item.share.tenant for entry in chain(batch, late)])
         for tenant, items in tenants.items():
             self.room.give_back(tenant, items)
@@ -162,6 +166,7 @@ class ItemQueue:
             if item.share.tenant == tenant:
                 self._forget(item.id)
                 self._place(self._entry(apart(item)))
+        self.resting.part(tenant)
 
     def wake(self, now: float) -> None:
         """End rests that are over, and turns that are not needed any more."""
@@ -222,13 +227,13 @@ class ItemQueue:
         if self._fair is not None:
             self._fair.charge(tenant, work)
 
-    def _place(self, entry: QueuedItem, rank: tuple[float, ...] | None = None) -> Lane | None:
+    def _place(self, entry: QueuedItem) -> Lane | None:
         item = entry.item
         if self._fair is None and self.competes(item.share.tenant, 0):
             self._begin_turns()
         if self._fair is None:
             return self._ready.add(entry)
-        self._take_turn(self._fair, entry, rank)
+        self._take_turn(self._fair, entry)
         return None
 
     def _begin_turns(self) -> None:
@@ -252,11 +257,13 @@ class ItemQueue:
         item = entry.item
         if kind is None:
             self._in_turn[item.id] = entry
+        if rank is None:  # compiled, a constant of it would not be set
+            rank = (-NEVER if item.id in self._returned else entry.order,)
         fair.push(
             item.share,
             item.id,
             work=self._price(item.length),
-            rank=(entry.order,) if rank is None else rank,
+            rank=rank,
             kind=_kind(item) if kind is None else kind,
         )
 

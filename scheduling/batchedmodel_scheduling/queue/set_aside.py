@@ -16,13 +16,14 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
 from batchedmodel_scheduling.queue.items import Item, ItemId, Priority
-from batchedmodel_scheduling.queue.keys import original
+from batchedmodel_scheduling.queue.keys import apart, original
 from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem
 
 _MOST_LOOKED_AT: Final = 256
 """Late items that a decision looks at, however many there are."""
 _MOST_KEYS: Final = 64
-"""Tenants' keys that rest at once; of more the one whose rest would end first ends now."""
+"""Tenants' keys that rest at once. Of more, a tenant with the most of them loses the rest that
+would end first: callers choose keys, and one must not end the rests of others."""
 
 
 class LateItems:
@@ -122,7 +123,10 @@ class RestingItems:
         rests = original(key), tenant
         self.until[rests] = max(until, self.until.get(rests, -math.inf))
         if len(self.until) > _MOST_KEYS:
-            del self.until[min(self.until, key=lambda one: self.until[one])]
+            keys = Counter([name for _, name in self.until])
+            most = max(keys.values())
+            loses = [one for one in self.until if keys[one[1]] == most]
+            del self.until[min(loses, key=lambda one: self.until[one])]
             self._cut_short = True
 
     def rests(self, key: Hashable, tenant: str) -> bool:
@@ -135,6 +139,12 @@ class RestingItems:
             return False
         self.items[item.id] = item
         return True
+
+    def part(self, tenant: str) -> None:
+        """What rests of a tenant will share batches with no other's items."""
+        for item in list(self.items.values()):
+            if item.share.tenant == tenant:
+                self.items[item.id] = apart(item)
 
     def discard(self, item_id: ItemId) -> Item | None:
         """Forget an item; None if it is not here."""

@@ -112,6 +112,39 @@ def test_an_item_of_a_key_that_rests_is_not_offered_until_that_is_over() -> None
         assert 2 in {int(item.id) for item in queue}
 
 
+def test_many_resting_keys_of_a_tenant_end_no_rest_of_another() -> None:
+    """Whether the flood's keys rest for longer or shorter, before or after."""
+    for flood_until in (1.0, 9.0):
+        queue = a_queue(an_item(0, key="k")._replace(share=Share("small")))
+        queue.rest("k", "small", until=5.0)
+        for number in range(200):
+            queue.rest(str(number), "flood", until=flood_until)
+        queue.wake(0.5)
+        assert offered(queue) == set()
+        assert len(queue.resting.until) == 64
+        queue.wake(5.0)
+        assert offered(queue) == {0}
+
+
+def test_an_item_that_came_back_is_first_also_after_a_rest_of_its_key() -> None:
+    for rests_before in (True, False):
+        flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
+        other = [an_item(number)._replace(share=Share("other")) for number in range(100, 200)]
+        queue = a_queue(*flood, *other)
+        ready = queue.candidates()
+        assert ready is not None
+        back = next(one for one in ready.entries() if one.item.share.tenant == "flood")
+        queue.leave([back])
+        late = entry(back.item._replace(arrived=50.0))  # by the usual order it would be the last
+        if rests_before:
+            queue.rest(back.item.key, "flood", until=1.0)
+        queue.come_back(late)
+        queue.rest(back.item.key, "flood", until=1.0)
+        assert back.id not in offered(queue)
+        queue.wake(1.0)
+        assert back.id in offered(queue)
+
+
 def test_an_item_that_came_back_is_the_first_of_its_tenant() -> None:
     flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
     other = [an_item(number)._replace(share=Share("other")) for number in range(100, 200)]
@@ -148,6 +181,17 @@ def test_items_of_a_tenant_that_goes_apart_have_a_key_of_its_own() -> None:
     for rows in (4, 60):
         queue = a_queue(*tenants_items(rows=rows, kinds=1))
         queue.part("3")
+        keys = {int(item.id): item.key for item in queue}
+        assert keys[3] != keys[0]
+        assert keys[2] == keys[0]
+
+
+def test_an_item_that_rests_while_its_tenant_goes_apart_has_a_key_of_its_own_then() -> None:
+    for rows in (4, 60):
+        queue = a_queue(*tenants_items(rows=rows, kinds=1))
+        queue.rest("0", "3", until=1.0)
+        queue.part("3")
+        queue.wake(1.0)
         keys = {int(item.id): item.key for item in queue}
         assert keys[3] != keys[0]
         assert keys[2] == keys[0]
