@@ -11,8 +11,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.batching.companions import LOOKED_AT, Chosen
@@ -71,6 +72,14 @@ class Situation:
     def start(self) -> float:
         """When a batch that leaves now could begin."""
         return self.free[0]
+
+
+class Run(NamedTuple):
+    """Length classes of one key that share batches, shortest items first."""
+
+    lanes: list[Lane]
+    cap: int
+    """How many share a batch if the longest is among them."""
 
 
 class LengthClass:
@@ -216,19 +225,18 @@ def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
     return entries[:at_most]
 
 
-def padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
-    """Per run of length classes that share batches, its first ones."""
-    runs: list[tuple[list[Lane], int]] = []
+def _runs(keys: list[list[Lane]], now: Situation) -> list[Run]:
+    """The most urgent runs of length classes that share batches, and a full one."""
+    runs: list[Run] = []
     for lanes in keys:
         classes = [_length_class(lane, now) for lane in lanes]
-        runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
+        runs += [Run(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
     if len(runs) > _LOOKED_AT:
-        runs.sort(key=lambda run: most_urgent(run[0]))
+        runs.sort(key=lambda run: most_urgent(run.lanes))
         # A full batch may go while the others wait for company, however many they are.
-        full = [run for run in runs[_LOOKED_AT:] if waiting_in(run[0]) >= run[1]]
+        full = [run for run in runs[_LOOKED_AT:] if waiting_in(run.lanes) >= run.cap]
         runs = runs[:_LOOKED_AT] + full[:1]
-    batches = max(1, _LOOKED_AT // len(runs))
-    return [_padded_run(lanes, cap, batches, now) for lanes, cap in runs]
+    return runs
 
 
 def waiting_in(run: list[Lane]) -> int:
@@ -236,14 +244,16 @@ def waiting_in(run: list[Lane]) -> int:
     return sum([len(lane.entries) for lane in run])
 
 
-def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
-    entries = _in_order(run, batches * cap)
+def _padded(run: Run, batches: int, now: Situation) -> list[Candidate]:
+    """The first batches of a run."""
+    lanes, cap = run
+    entries = _in_order(lanes, batches * cap)
     candidates = []
     for first in range(0, len(entries), cap):
         part = entries[first : first + cap]
         if not now.by_due:
             part.sort(key=_least_first)
-        longest = run[0].longest if len(run) == 1 else max([entry.length for entry in part])
+        longest = lanes[0].longest if len(lanes) == 1 else max([entry.length for entry in part])
         candidates.append(_candidate(part, now.times.table(longest, cap), now))
     return _in_turn(candidates)
 
@@ -364,7 +374,7 @@ def plan(lanes: ReadyQueue, now: Situation) -> Plan:
     by_tokens = now.times.rule is CostRule.PACKED
     if len(keys) == 1 and len(keys[0]) == 1 and now.by_due and not by_tokens:
         return _alike(keys[0][0], now)
-    return _different(keys, now)
+    return _different(keys, lanes, now)
 
 
 def _alike(lane: Lane, now: Situation) -> Plan:
@@ -396,14 +406,8 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     )
     price = _price(viewed, table, now)
     step = first_batch(_bundled(viewed, together), device, price)
-    dropped = together * step.dropped
-    batch = entries[dropped : dropped + together * step.size]
-    return Plan(
-        batch=batch,
-        table=table,
-        given_up=_lost(entries[:dropped], table[len(batch)], now),
-        pressed=True,
-    )
+    dropped, rows = together * step.dropped, together * step.size
+    return _pressed(entries, dropped, min(rows, len(entries) - dropped), table, now)
 
 
 def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
@@ -447,7 +451,7 @@ def _best_rate(table: list[float], now: Situation) -> float:
     return len(now.free) * rows / table[rows] if table[rows] > 0 else math.inf
 
 
-def _different(keys: list[list[Lane]], now: Situation) -> Plan:
+def _different(keys: list[list[Lane]], waiting: ReadyQueue, now: Situation) -> Plan:
     """Several keys or lengths: merge what is cheaper together, then batches by due time."""
     if len(keys) > _KEYS_SEEN:
         # Callers choose the keys: a decision must not take longer the more there are.
@@ -455,7 +459,12 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         keys = heapq.nsmallest(_KEYS_SEEN, keys, key=most_urgent)
         if fullest not in keys:
             keys.append(fullest)  # it may have a full batch
-    queues = (packed if now.times.rule is CostRule.PACKED else padded)(keys, now)
+    runs: list[Run] = []
+    if now.times.rule is CostRule.PACKED:
+        queues = packed(keys, now)
+    else:
+        runs = _runs(keys, now)
+        queues = [_padded(run, max(1, _LOOKED_AT // len(runs)), now) for run in runs]
     heads = [queue[0] for queue in queues]
     candidates = [candidate for queue in queues for candidate in queue]
     first, given_up = min(candidates, key=lambda candidate: candidate.turn), list[QueuedItem]()
@@ -468,6 +477,14 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
             return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
         first, given_up = chosen.run[0], _lost(chosen.given_up, chosen.run[0].seconds, now)
         pressed = bool(chosen.given_up or chosen.put_off)
+        if pressed and runs and now.by_due:
+            lane = waiting.lane_of(first.entries[0])
+            own = next(run for run in runs if lane in run.lanes)
+            wide = _wide(own, [run for run in runs if run.lanes[0].key == lane.key], now)
+            cut = any(waiting.lane_of(entry) in wide.lanes for entry in chosen.given_up)
+            window = _window(wide, now) if cut or wide is not own else None
+            if window is not None:
+                return window
         timeline = WorkerTimeline(now.free)
         for candidate in chosen.run:
             slack = min(slack, candidate.due - timeline.add(candidate.seconds))
@@ -481,6 +498,60 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         load=1.0 if pressed else now.rate / _best_rate(table, now),
         behind=[head for head in heads if head is not first],
     )
+
+
+def _wide(own: Run, near: list[Run], now: Situation) -> Run:
+    """A run with those next to it by length, if no other batch of `near` brings as much per second.
+
+    Runs take the device least time for all that waits. Where not all will be in time, batches of
+    several runs, one after the other, make those late that a common one would have held.
+    """
+    near.sort(key=lambda run: run.lanes[0].length_class)
+    both = list(near)  # of equal ones the first counts: they are better apart
+    for begin, run in enumerate(near):
+        lanes = run.lanes
+        for longer in near[begin + 1 :]:
+            lanes = lanes + longer.lanes
+            both.append(Run(lanes, longer.cap))
+    best = max(both, key=lambda run: _worth_per_second(run, now))
+    return best if own.lanes[0] in best.lanes else own
+
+
+def _worth_per_second(run: Run, now: Situation) -> float:
+    waiting = waiting_in(run.lanes)
+    rows = min(run.cap, waiting)
+    worth = 0.0
+    for lane in run.lanes:
+        worth += len(lane.entries) * lane.entries[0].weight
+    return worth * rows / waiting / now.times.table(run.lanes[-1].longest, run.cap)[rows]
+
+
+def _window(run: Run, now: Situation) -> Plan | None:
+    """Of the most urgent items those in a row that are in time together and bring the most.
+
+    Those before them count against them, and the time that they take. None where none is in time.
+    """
+    entries = _in_order(run.lanes, 2 * run.cap)
+    table = now.times.upper_table(max([entry.length for entry in entries]), run.cap)
+    price = _price(entries, table, now)
+    worth = [0.0, *accumulate([entry.weight for entry in entries])]
+    best, first, rows = -math.inf, 0, 0
+    for at, entry in enumerate(entries):
+        most = min(run.cap, len(entries) - at)
+        fitting = bisect_right(table, entry.due - now.start, 0, most + 1) - 1
+        if fitting > 0:
+            brings = worth[at + fitting] - 2 * worth[at] - price * table[fitting]
+            if brings > best:
+                best, first, rows = brings, at, fitting
+    return _pressed(entries, first, rows, table, now) if rows else None
+
+
+def _pressed(
+    entries: list[QueuedItem], first: int, rows: int, table: list[float], now: Situation
+) -> Plan:
+    given_up = _lost(entries[:first], table[rows], now)
+    batch = entries[first : first + rows]
+    return Plan(batch=batch, table=table, given_up=given_up, pressed=True)
 
 
 def _launch_price(candidates: list[Candidate], now: Situation) -> float:

@@ -139,6 +139,10 @@ class ReadyQueue:
         """For each key its lanes that are not empty, shortest items first."""
         return self._by_key.values()
 
+    def lane_of(self, entry: QueuedItem) -> Lane:
+        """The lane of an item, which must wait here."""
+        return self._lane_of[entry.id][0]
+
     def like_all(self, entry: QueuedItem) -> bool:
         """Whether all are of the same length class."""
         number = self._class_of(entry.length)

@@ -157,3 +157,12 @@ def test_one_due_soon_is_not_given_up_for_the_company_of_those_who_can_wait(
     found = planned([an_entry(0, 0.005, length=1), *patient], situation(rule))
     assert [entry.id for entry in found.batch] == [0]
     assert found.given_up == []
+
+
+def test_where_not_all_will_be_in_time_a_batch_of_several_lengths_holds_more_of_them() -> None:
+    """Batches of a length each take 3 and 3.5 ms, of which one is in time; 8 rows together 4.4."""
+    entries = [an_entry(n, 0.006, length=2 + n % 2) for n in range(10)]
+    now = situation(rows=8, by_due=True)
+    assert len(planned(entries, now).batch) == 8
+    in_time = [an_entry(n, 1.0, length=2 + n % 2) for n in range(10)]
+    assert len(planned(in_time, now).batch) == 5
