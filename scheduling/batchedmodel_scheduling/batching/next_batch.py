@@ -523,7 +523,8 @@ def _worth_per_second(run: Run, now: Situation) -> float:
     worth = 0.0
     for lane in run.lanes:
         worth += len(lane.entries) * lane.entries[0].weight
-    return worth * rows / waiting / now.times.table(run.lanes[-1].longest, run.cap)[rows]
+    seconds = now.times.table(run.lanes[-1].longest, run.cap)[rows]
+    return worth * rows / waiting / seconds if seconds > 0 else math.inf
 
 
 def _window(run: Run, now: Situation) -> Plan | None:

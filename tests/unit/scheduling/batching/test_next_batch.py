@@ -166,3 +166,10 @@ def test_where_not_all_will_be_in_time_a_batch_of_several_lengths_holds_more_of_
     assert len(planned(entries, now).batch) == 8
     in_time = [an_entry(n, 1.0, length=2 + n % 2) for n in range(10)]
     assert len(planned(in_time, now).batch) == 5
+
+
+def test_a_device_whose_times_are_unknown_has_a_plan_where_not_all_will_be_in_time() -> None:
+    """What brings most per second was asked of batches that take no time yet."""
+    entries = [an_entry(0, 0.0, length=1), an_entry(1, 0.5, length=2)]
+    now = replace(situation(rows=1, by_due=True), times=BatchTimes(None), free=[0.1])
+    assert planned(entries, now).batch
