@@ -478,6 +478,10 @@ class BasePolicy(Policy):
         self.queue.push(self.entry(item))
         return None
 
+    def _usual_rows(self) -> int:
+        """How many items share a batch if they are as long as those of recent batches."""
+        return self.limits.rows_of(round(self.recent.length))
+
     def _companions(self, waiting: Sequence[Item], rows: int, now: float) -> list[int]:
         """The places of the items that leave together by their adapters; at most so many."""
         lengths = [item.length for item in waiting[:rows]]
@@ -500,6 +504,7 @@ class BasePolicy(Policy):
         lengths = [item.length for item in items]
         ends = self.pipeline.starts_at(now) + (self.pipeline.times.predict(lengths) or 0.0)
         self.recent.observe(items, now, ends)
+        self.queue.usual_next_items = self.pipeline.most_workers * self._usual_rows()
         released = self.pipeline.release(items, reason)
         self.charges.left(released)
         return released

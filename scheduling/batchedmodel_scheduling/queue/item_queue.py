@@ -1,10 +1,11 @@
 """The items that wait for a batch, and which of them a policy may choose from.
 
 While one tenant waits, a policy chooses among all items. Tenants have turns from when more items of
-several wait than leave next, until a half of that is left. Then the first offer is of the kind of
-items whose turn it is: that of the first item of the tenant that is furthest behind. The candidates
-are the items of that kind that would leave next if each were served by itself. A policy that holds
-all of them for company is offered those of the kinds behind.
+several wait than leave next if they are like those of recent batches, until a half of that is left.
+Then the first offer is of the kind of items whose turn it is: that of the first item of the tenant
+that is furthest behind. The candidates are the items of that kind that would leave next if each
+were served by itself. A policy that holds all of them for company is offered those of the kinds
+behind.
 
 The states of an item are in `docs/architecture.md`. Pure; owned by a policy.
 """
@@ -53,6 +54,8 @@ class ItemQueue:
         self._price: Price | None = None
         self.next_items = 1
         """Items that leave next where all workers get full batches."""
+        self.usual_next_items = 1
+        """The same of items like those of recent batches, within all bounds and in time."""
         self._served: Collection[str] = ()
         """The tenants of the batch that left last."""
 
@@ -79,7 +82,7 @@ class ItemQueue:
         """Whether tenants have turns once so many more items of this one wait."""
         if self._fair is not None:
             return True
-        return self.room.in_use + items > self.next_items and self.room.has_others(tenant)
+        return self.room.in_use + items > self.usual_next_items and self.room.has_others(tenant)
 
     def order_by(self, entry: Entry, price: Price, ready: ReadyQueue, next_items: int) -> None:
         """Order all that waits by `entry`, in lanes as those of the empty `ready`.
@@ -87,7 +90,8 @@ class ItemQueue:
         `next_items`: how many leave next where all workers get full batches.
         """
         waiting = list(self)
-        self._entry, self._price, self.next_items = entry, price, next_items
+        self._entry, self._price = entry, price
+        self.next_items = self.usual_next_items = next_items
         for item in waiting:
             self._forget(item.id)
         # What tenants had may have been counted in another unit: turns begin anew.
@@ -174,12 +178,11 @@ class ItemQueue:
         if self.resting.until:
             for item in self.resting.woken(now):
                 self._place(self._entry(item))
-        if self._fair is not None and self.room.in_use <= self.next_items // 2:
+        if self._fair is not None and self.room.in_use <= self.usual_next_items // 2:
             self._fair = None
-            in_turn = list(self._in_turn.values())
-            self._in_turn.clear()
-            for entry in in_turn:
+            for entry in self._in_turn.values():
                 self._ready.add(entry)
+            self._in_turn.clear()
 
     def candidates(self, offer: int = 0) -> ReadyQueue | None:
         """What a policy may choose from; None if there is no such offer.

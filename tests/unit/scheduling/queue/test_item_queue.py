@@ -226,3 +226,19 @@ def test_every_item_gives_its_room_back_once() -> None:
             queue.cancel(ItemId(number))
         assert queue.room.in_use == 0
         assert len(queue) == 0
+
+
+def test_turns_last_from_more_items_than_leave_next_until_a_half_of_that_is_left() -> None:
+    """Batches of long items hold fewer than a full batch: what leaves next is learnt from them."""
+    queue = a_queue(*tenants_items(rows=4, kinds=1))
+    queue.usual_next_items = 4
+    assert not queue.has_turns
+    queue.push(entry(an_item(10)._replace(share=Share("late"))))
+    assert queue.has_turns
+    for number in (0, 1):
+        queue.cancel(an_item(number).id)
+        queue.wake(0.0)
+        assert queue.has_turns
+    queue.cancel(an_item(2).id)
+    queue.wake(0.0)
+    assert not queue.has_turns
