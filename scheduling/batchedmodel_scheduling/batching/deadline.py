@@ -423,6 +423,7 @@ class Deadline(BasePolicy):
         late: list[QueuedItem] = []
         if not chosen.pressed and self.queue.late.entries:
             late = self.queue.late.company(batch, self.limits, chosen.room, now)
+            late = _beside(batch, late)
             first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
                 return self._release(ready, [], ReleaseReason.SPARE, now, shed, first)
@@ -483,8 +484,7 @@ class Deadline(BasePolicy):
         late = self.queue.late.alike(now)
         if not late:
             return []
-        batch = together(late, self.settings.length_buckets, situation)
-        return within(batch, chosen.slack, situation)
+        return within(self._together(late, situation), chosen.slack, situation)
 
     def _serve_late(
         self,
@@ -503,8 +503,7 @@ class Deadline(BasePolicy):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
             return self._hold(opens, HoldReason.BUSY, shed)
-        situation = self._situation(ready, now)
-        batch = together(late, self.settings.length_buckets, situation)
+        batch = self._together(late, self._situation(ready, now))
         return self._release(ready, [], ReleaseReason.SPARE, now, shed, batch)
 
     def _release(
@@ -516,8 +515,9 @@ class Deadline(BasePolicy):
         shed: list[Shed],
         late: Sequence[QueuedItem] = (),
     ) -> Decision:
-        if self.pipeline.adapters.slots:
+        if self.pipeline.adapters.slots and batch:
             batch = by_adapter(batch, ready, self._companions, self.limits, now)
+            late = _beside(batch, late)
         released = self._released(batch, reason, now, late)
         if self.queue.has_turns:
             ready.take(batch)  # these candidates were a choice of what waits
@@ -528,6 +528,13 @@ class Deadline(BasePolicy):
         # What is left may fill the next slot; under pressure nothing is decided before it must be.
         self._early = reason is not ReleaseReason.PRESSURE
         return Decision(release=released, shed=tuple(shed), wake_at=now, reason=reason)
+
+    def _together(self, late: list[QueuedItem], now: Situation) -> list[QueuedItem]:
+        """Late items of one key that share a batch, by their lengths and adapters."""
+        if self.pipeline.adapters.slots:
+            places = self._companions([entry.item for entry in late], len(late), now.start)
+            late = [late[at] for at in places]
+        return together(late, self.settings.length_buckets, now)
 
     def _hold(self, until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
         """Most decisions are to go on holding: those cost no new object."""
@@ -654,3 +661,9 @@ class Deadline(BasePolicy):
         rows = self.settings.max_batch_size
         full = self.pipeline.times.table(item.length, rows)[rows]
         return entry_of(item, (full or 1.0) / rows, step, self.settings.objective)
+
+
+def _beside(batch: Sequence[QueuedItem], late: Sequence[QueuedItem]) -> list[QueuedItem]:
+    """The late items that may go along with a batch: none for which another adapter is copied."""
+    adapters = {0, *[entry.item.adapter for entry in batch]}
+    return [entry for entry in late if entry.item.adapter in adapters]
