@@ -278,23 +278,24 @@ class Deadline(BasePolicy):
         Nobody is refused for what was learnt on a server that has not run for a second, nor for its
         own profile after some seconds of refusals: one batch must go through then, or a wrong
         estimate would never be corrected. In a full queue a late item makes room
-        for one in time, of the same tenant.
+        for one in time, of the same tenant, once it is certain that this one is taken.
         """
         self._timer = NEVER
         # Refused ones as well, so that nobody waits for them.
         for item in items:
             self._groups.observe(item)
-        return super().offer_call(items, now)
-
-    def _full(self, items: Sequence[Item], now: float) -> Refusal | None:
-        first, room, queue = items[0], self.queue.room, self.queue
-        refusal = self.refusal(first.share, len(items))
-        late = self.pipeline.starts_at(now) + self._alone(items) > first.due
-        while refusal is None and room.refusal(first.share, len(items)) is not None:
-            if late or not queue.late.of(first.share.tenant):
-                delay = self.retry_after(room.in_use)
-                return Refusal(reason=Rejection.QUEUE_FULL, retry_after=delay)
-            queue.evict(first.share.tenant)
+        first, room = items[0], self.queue.room
+        reason = room.refusal(first.share, len(items))
+        if reason is None:
+            return super().offer_call(items, now)
+        alone = self._seconds_alone(max([item.length for item in items]))
+        if self.pipeline.starts_at(now) + alone > first.due:
+            return Refusal(reason=reason, retry_after=self.retry_after(room.in_use))
+        evictions = len(items) - room.most_now(first.share)
+        refusal = super().offer_call(items, now)
+        if refusal is None:
+            for _ in range(evictions):
+                self.queue.evict(first.share.tenant)
         return refusal
 
     def _late_in_turn(self, items: Sequence[Item], now: float) -> Refusal | None:
@@ -314,8 +315,7 @@ class Deadline(BasePolicy):
         seconds = before * work / len(items) / self.pipeline.workers
         if now + seconds <= first.deadline:
             return None
-        delay = self.retry_after(room.in_use)
-        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(room.in_use))
 
     def _admit(self, item: Item, now: float) -> Refusal | None:
         start = self.pipeline.starts_at(now)
@@ -644,10 +644,6 @@ class Deadline(BasePolicy):
         waits = max(1, len(self.queue))
         rows = waits if item.arrived + alone <= item.deadline else None
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(rows))
-
-    def _alone(self, items: Sequence[Item]) -> float:
-        """Seconds that the longest item needs by itself."""
-        return self._seconds_alone(max([item.length for item in items]))
 
     def _seconds_alone(self, length: int) -> float:
         """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""

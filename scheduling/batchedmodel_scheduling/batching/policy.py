@@ -355,7 +355,7 @@ class BasePolicy(Policy):
 
     def offer_call(self, items: Sequence[Item], now: float) -> Refusal | None:
         """Take all items of a call of one tenant, or say why none."""
-        refusal = self._full(items, now) or self._late_in_turn(items, now)
+        refusal = self.refusal(items[0].share, len(items)) or self._late_in_turn(items, now)
         if refusal is not None:
             return refusal
         for at, item in enumerate(items):
@@ -464,10 +464,6 @@ class BasePolicy(Policy):
 
     def _hold(self, until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
         return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
-
-    def _full(self, items: Sequence[Item], now: float) -> Refusal | None:
-        """Why there is no room for items of a tenant."""
-        return self.refusal(items[0].share, len(items))
 
     def _late_in_turn(self, items: Sequence[Item], now: float) -> Refusal | None:
         """Why items are no use that come behind others of their tenant."""

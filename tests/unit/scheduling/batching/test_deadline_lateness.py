@@ -8,6 +8,7 @@ import pytest
 
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.batching.decisions import Decision, Finished, Slots
 from batchedmodel_scheduling.batching.policies import new_policy, relearning
@@ -265,6 +266,46 @@ def test_one_that_was_evicted_and_left_before_that_is_told_nothing() -> None:
     policy.offer(an_item(3, due=0.050), 0.0)
     policy.withdraw(an_item(2).id, 0.0)
     assert shed(policy.poll(0.0, BUSY)) == []
+
+
+def full_of_two_tenants(late: int, on_time: int) -> BasePolicy:
+    """Eight items: `a` has late ones and some on time, `b` the rest."""
+    policy = running(replace(SERVE, max_batch_size=1, max_queue_size=8))
+    offer(policy, [an_item(0)])
+    start(policy, 0.0)
+    offer(policy, [of("a", 1 + at, due=0.020) for at in range(late)])
+    assert policy.poll(0.0, BUSY).release is None
+    assert len(policy.queue.late) == late
+    offer(policy, [of("a", 10 + at, due=0.5) for at in range(on_time)])
+    rest = [of("b", 20 + at, due=0.5) for at in range(8 - late - on_time)]
+    assert policy.offer_call(rest, 0.0) is None
+    return policy
+
+
+def of(tenant: str, number: int, due: float) -> Item:
+    return an_item(number, due=due)._replace(share=Share(tenant))
+
+
+def test_a_late_one_makes_room_for_another_of_a_tenant_that_may_have_no_more() -> None:
+    """It was ended, and the call was told that the queue is full all the same."""
+    policy = full_of_two_tenants(late=1, on_time=1)
+    assert policy.offer(of("a", 30, due=0.5), 0.0) is None
+    assert [int(item.id) for item in policy.queue.evicted] == [1]
+    refusal = policy.offer(of("a", 31, due=0.5), 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.QUEUE_FULL
+    assert len(policy.queue.evicted) == 1
+    assert policy.queue.room.in_use == 8
+
+
+def test_no_late_one_is_ended_for_a_call_that_is_refused_for_another_reason() -> None:
+    """This one is no use when late, and those before it take longer than it can wait."""
+    policy = full_of_two_tenants(late=3, on_time=0)
+    refusal = policy.offer(strict(30, due=0.040)._replace(share=Share("a")), 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.PREDICTED_LATE
+    assert policy.queue.evicted == []
+    assert len(policy.queue.late) == 3
 
 
 # An estimate that is wrong
