@@ -176,9 +176,9 @@ class Admission:
         self._waiting.ended(running.waiting, self._estimates.cost(running, output_tokens))
 
     def came_back(self, request_id: int, now: float, *, rest_seconds: float) -> None:
-        """The server refused a released request before it began: it waits again, and its key rests.
+        """The server refused a released request before it began: its tenant's key rests.
 
-        It is the next of its tenant, whatever the order.
+        It waits again, the next of its tenant, whatever the order.
         """
         running = self._server.ended(request_id, now)
         if running is None:

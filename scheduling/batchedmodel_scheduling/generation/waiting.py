@@ -2,8 +2,8 @@
 
 The shared `FairQueue` has those that may go, by device time. What they may be beside on time are
 states: late, first, in a group that has started, resting; `Waiting.rank` has their order. One of 16
-turns of a tenant is that of its late ones. A request whose key rests, as the server refused it a
-moment ago, is in no queue meanwhile.
+turns of a tenant is that of its late ones. A request whose tenant's key rests, as the server
+refused it a moment ago, is in no queue meanwhile.
 
 An agent announces groups of calls; one is done when its last call is done. So once a call of a
 group has left, its others come before calls of the same priority.
@@ -17,15 +17,14 @@ from typing import Final
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.generation.estimates import Estimates
-from batchedmodel_scheduling.generation.requests import Shed, Waiting
+from batchedmodel_scheduling.generation.requests import GenerationRequest, Shed, Waiting
 from batchedmodel_scheduling.queue.fair_queue import FairQueue
 from batchedmodel_scheduling.queue.items import NEVER, Priority
+from batchedmodel_scheduling.queue.set_aside import RestingItems
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 
 _LATE_TURNS: Final = 16
 """Of so many turns of a tenant one is that of its late requests."""
-_MOST_RESTING: Final = 64
-"""Keys."""
 _FEW: Final = 64
 """Outdated reviews that are not worth to be tidied up."""
 
@@ -49,12 +48,6 @@ class _Group:
     running: int = 0
 
 
-@dataclass(slots=True)
-class _Rest:
-    until: float
-    waiting: dict[int, Waiting] = field(default_factory=dict)
-
-
 class WaitingSet:
     """All that wait, and those that were given up."""
 
@@ -72,7 +65,7 @@ class WaitingSet:
         self._waiting: Final[dict[int, Waiting]] = {}
         self._tenants: Final[dict[str, _Tenant]] = {}
         self._groups: Final[dict[tuple[str, Hashable], _Group]] = {}
-        self._rests: Final[dict[Hashable, _Rest]] = {}
+        self._resting: Final = RestingItems[GenerationRequest]()
         self._shed: list[Shed] = []
         self._reviews: list[tuple[float, int]] = []
         """When to look at a request; one that is not its newest is passed over."""
@@ -100,7 +93,7 @@ class WaitingSet:
         """When time alone changes something."""
         while self._reviews and self._outdated(self._reviews[0]):
             heappop(self._reviews)
-        at = min([rest.until for rest in self._rests.values()], default=NEVER)
+        at = self._resting.changes_at()
         return min(at, self._reviews[0][0]) if self._reviews else at
 
     def enter(self, waiting: Waiting) -> None:
@@ -115,11 +108,8 @@ class WaitingSet:
         self._room.take(request.share, 1)
         self._here.take(request.share, 1)
         self._join_group(waiting)
-        rest = self._rests.get(request.key)
-        if rest is None:
+        if not self._resting.takes(request):
             self._push(waiting)
-        else:
-            rest.waiting[request.id] = waiting
         self._review_later(waiting)
 
     def withdraw(self, request_id: int) -> None:
@@ -135,10 +125,9 @@ class WaitingSet:
         while True:
             keys = self.queue.heads(most)
             heads = [self._waiting[key] for key in keys]
-            changed = [one for one in heads if one.request.key in self._rests]
+            changed = [one for one in heads if self._resting.takes(one.request)]
             for one in changed:
                 self._pull(one)
-                self._rests[one.request.key].waiting[one.request.id] = one
             changed += [one for one in heads if self._reviewed(one, now)]
             if not changed:
                 return heads
@@ -176,8 +165,8 @@ class WaitingSet:
 
     def pass_time(self, now: float) -> None:
         """End rests, give up those for which it is too late, part the late from those on time."""
-        for key in [key for key, rest in self._rests.items() if rest.until <= now]:
-            self._end_rest(key)
+        for request in self._resting.woken(now):
+            self._push(self._waiting[request.id])
         while self._reviews and self._reviews[0][0] <= now:
             review = heappop(self._reviews)
             if not self._outdated(review):
@@ -187,17 +176,8 @@ class WaitingSet:
                     self._review_later(waiting)
 
     def rest(self, waiting: Waiting, until: float) -> None:
-        """A released request waits again, first of its tenant, and its key rests.
-
-        At most 64 keys rest; of more, the one whose rest ends first may go at once.
-        """
-        key = waiting.request.key
-        rest = self._rests.get(key)
-        if rest is None:
-            if len(self._rests) >= _MOST_RESTING:
-                self._end_rest(min(self._rests, key=lambda other: self._rests[other].until))
-            rest = self._rests[key] = _Rest(until)
-        rest.until = max(until, rest.until)
+        """A released request waits again, first of its tenant, whose key rests."""
+        self._resting.rest(waiting.request.key, waiting.request.share.tenant, until)
         waiting.first, waiting.late = True, False
         self.enter(waiting)
 
@@ -270,13 +250,8 @@ class WaitingSet:
         self.work = max(0.0, self.work - waiting.work) if self._waiting else 0.0
         self._room.give_back(request.share.tenant, 1)
         self._here.give_back(request.share.tenant, 1)
-        rest = self._rests.get(request.key)
-        if rest is None or rest.waiting.pop(request.id, None) is None:
+        if self._resting.discard(request.id) is None:
             self._pull(waiting)
-
-    def _end_rest(self, key: Hashable) -> None:
-        for waiting in self._rests.pop(key).waiting.values():
-            self._push(waiting)
 
     # The queue
 

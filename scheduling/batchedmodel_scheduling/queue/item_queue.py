@@ -40,7 +40,7 @@ class ItemQueue:
         """`room`: what tenants share; by default of its own, and of no size yet."""
         self.room: Final = SharedRoom(0) if room is None else room
         self.late: Final = LateItems()
-        self.resting: Final = RestingItems()
+        self.resting: Final = RestingItems[Item]()
         self.evicted: list[Item] = []
         """Late items that made room for others, until the next decision tells so."""
         self._ready = ReadyQueue(())
@@ -170,7 +170,9 @@ class ItemQueue:
             if item.share.tenant == tenant:
                 self._forget(item.id)
                 self._place(self._entry(apart(item)))
-        self.resting.part(tenant)
+        for item in list(self.resting.items.values()):
+            if item.share.tenant == tenant:
+                self.resting.items[item.id] = apart(item)
 
     def wake(self, now: float) -> None:
         """End rests that are over, and turns that are not needed any more."""

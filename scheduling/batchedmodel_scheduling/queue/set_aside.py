@@ -13,15 +13,16 @@ import bisect
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.queue.items import Item, ItemId, Priority
-from batchedmodel_scheduling.queue.keys import apart, original
+from batchedmodel_scheduling.queue.keys import original
 from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem
 
 _MOST_LOOKED_AT: Final = 256
 """Late items that a decision looks at, however many there are."""
-_MOST_KEYS: Final = 64
+_MOST_KEYS: Final = 1024
 """Tenants' keys that rest at once. Of more, a tenant with the most of them loses the rest that
 would end first: callers choose keys, and one must not end the rests of others."""
 
@@ -108,13 +109,35 @@ def _turn(entry: QueuedItem) -> tuple[Priority, float, ItemId]:
     return entry.item.priority, entry.item.arrived, entry.id
 
 
-class RestingItems:
+class Refusable(Protocol):
+    """An item or a request for texts, which a server may refuse for a while."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def key(self) -> Hashable:
+        """What a server may refuse with it."""
+        ...
+
+    @property
+    def share(self) -> Share:
+        """Its tenant's."""
+        ...
+
+
+R = TypeVar("R", bound=Refusable)
+
+
+class RestingItems(Generic[R]):
     """Tenants' keys that rest, and their items. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.until: Final[dict[tuple[Hashable, str], float]] = {}
         """When the rest of each tenant's key ends."""
-        self.items: Final[dict[ItemId, Item]] = {}
+        self.items: Final[dict[int, R]] = {}
         self._cut_short = False
         """Whether items may be here whose key rests no more."""
 
@@ -133,24 +156,18 @@ class RestingItems:
         """Whether a tenant's key rests; `woken` ends what is over."""
         return (original(key), tenant) in self.until
 
-    def takes(self, item: Item) -> bool:
+    def takes(self, item: R) -> bool:
         """Whether the key of an item rests; it waits here then."""
         if not self.until or not self.rests(item.key, item.share.tenant):
             return False
         self.items[item.id] = item
         return True
 
-    def part(self, tenant: str) -> None:
-        """What rests of a tenant will share batches with no other's items."""
-        for item in list(self.items.values()):
-            if item.share.tenant == tenant:
-                self.items[item.id] = apart(item)
-
-    def discard(self, item_id: ItemId) -> Item | None:
+    def discard(self, item_id: int) -> R | None:
         """Forget an item; None if it is not here."""
         return self.items.pop(item_id, None)
 
-    def woken(self, now: float) -> list[Item]:
+    def woken(self, now: float) -> list[R]:
         """The items whose keys rest no more; they wait here no longer."""
         over = [key for key, until in self.until.items() if until <= now]
         if not over and not self._cut_short:

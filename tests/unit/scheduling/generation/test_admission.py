@@ -249,7 +249,32 @@ def test_parked_ones_expire_and_may_leave_as_others_do() -> None:
     assert admission.waiting == 0
 
 
-def test_at_most_64_keys_rest() -> None:
+def test_what_the_server_refuses_of_one_tenant_rests_no_text_of_another() -> None:
+    """Catches one tenant without quota, by one text now and then, keeping all others waiting."""
+    admission = Admission(AdmissionSettings(max_concurrent_requests=8))
+    refused, own, other = request("a"), request("a"), request("b")
+    offered(admission, refused)
+    admission.poll(0.0)
+    admission.came_back(refused.id, 0.1, rest_seconds=5.0)
+    offered(admission, own, other, now=0.2)
+    assert admission.poll(0.2).release == (other.id,)
+    assert set(admission.poll(5.1).release) == {refused.id, own.id}
+
+
+def test_a_server_that_refuses_100_tenants_is_tried_once_by_each_while_it_wants_to_rest() -> None:
+    """Catches rests that end for those of other tenants: it had 1,376 tries in a second."""
+    admission = Admission(AdmissionSettings(max_concurrent_requests=16))
+    offered(admission, *(request(f"tenant {number % 100}") for number in range(500)))
+    tries = 0
+    for now in range(100):
+        released = admission.poll(now / 100).release
+        tries += len(released)
+        for number in released:
+            admission.came_back(number, now / 100, rest_seconds=5.0)
+    assert tries <= 100 + 16, "and by those that were there meanwhile"
+
+
+def test_at_most_64_keys_of_a_tenant_rest() -> None:
     admission = Admission(AdmissionSettings(max_concurrent_requests=1000))
     requests = [request(key=f"adapter {number}") for number in range(100)]
     offered(admission, *requests)

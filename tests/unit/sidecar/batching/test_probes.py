@@ -150,8 +150,16 @@ async def test_whoever_waits_with_a_resting_key_takes_room_and_may_leave() -> No
     await in_front(test, SINGLE)
 
 
-def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
-    resting = RestingItems()
+def test_resting_keys_of_one_tenant_end_no_rest_of_another() -> None:
+    resting = RestingItems[Item]()
+    resting.rest("key", "a", 1.0)
+    for key in range(100):
+        resting.rest(key, "b", 2.0)
+    assert resting.rests("key", "a")
+
+
+def test_of_too_many_resting_keys_of_a_tenant_the_one_that_ends_first_ends_now() -> None:
+    resting = RestingItems[Item]()
     for key in range(65):
         resting.rest(key, "", 100.0 - key)
     assert not resting.rests(64, "")
@@ -160,7 +168,7 @@ def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
 
 
 def test_rows_of_a_key_whose_rest_was_cut_short_wait_no_longer() -> None:
-    resting = RestingItems()
+    resting = RestingItems[Item]()
     resting.rest("first", "", 1.0)
     row = Item(id=ItemId(1), key="first", length=1, arrived=0.0, due=1.0, deadline=1.0)
     assert resting.takes(row)
