@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.generation.at_server import AtServer
 from batchedmodel_scheduling.generation.capacity import Capacity
-from batchedmodel_scheduling.generation.estimates import TRIAL_PAUSE_SECONDS, Estimates
+from batchedmodel_scheduling.generation.estimates import Estimates
 from batchedmodel_scheduling.generation.native_engine import NativeEngine
 from batchedmodel_scheduling.generation.requests import (
     AdmissionSettings,
@@ -105,13 +105,11 @@ class Admission:
             return Refusal(reason=Rejection.TOO_LARGE, retry_after=_MOST_RETRY_SECONDS)
         if (refusal := self.refusal(request.share, now)) is not None:
             return refusal
-        if not self._estimates.takes(request, now):
-            return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=TRIAL_PAUSE_SECONDS)
         waiting = Waiting(
             request, work=self.work(request), target=self._settings.first_token_seconds
         )
+        waiting.tried = self._is_tried(request, now)
         if (late_by := self._hopelessly_late_by(waiting, now)) > 0:
-            self._estimates.gone(request)
             return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=_bounded(late_by))
         self._waiting.enter(waiting)
         return None
@@ -222,17 +220,24 @@ class Admission:
         self._capacity.released(waiting, now)
         self._server.released(waiting, now)
 
-    def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
-        """By how many seconds it would miss what it must not; 0 if that is not known.
+    def _is_tried(self, request: GenerationRequest, now: float) -> bool:
+        """Whether it finds a free place, or is the only one of its tenant.
 
-        An idle server takes whatever comes: so a wrong guess is found out.
+        So a wrong guess of lengths is found out, and no tenant keeps another out by its own.
         """
+        if not self._server.here.of(request.share.tenant):
+            return True
+        is_next = not len(self._waiting.queue) and self._capacity.heads > 0
+        return is_next and self._capacity.has_room(request, now)
+
+    def _hopelessly_late_by(self, waiting: Waiting, now: float) -> float:
+        """By how many seconds it would miss what it must not; 0 if that is not known."""
+        request, begin_by = waiting.request, self._estimates.begin_by(waiting).likely
         if not self._capacity.costs.learnt or not len(self._server):
-            return 0.0
-        request = waiting.request
+            return now - begin_by
         at = now + self._waiting.ahead(request.share, request.priority)
         late_by = at + self._capacity.costs.first_token(request.there.prompt_tokens)
-        late_by = max(late_by - request.deadline, at - self._estimates.begin_by(request).likely)
+        late_by = max(late_by - request.deadline, at - begin_by)
         if self._waiting.refuses_late:
             late_by = max(late_by, at - self._estimates.late_from(waiting))
         return late_by

@@ -1,15 +1,14 @@
 """Estimates of texts: how long answers become, what they cost, when it is too late for them.
 
-Lengths are learnt from answers that ended, by key and by what callers allow.
+Lengths are learnt from answers that ended, by key and by what callers allow: of all tenants for
+what a request costs, and of each tenant for when it is too late for one of its own.
 
 A request whose answer comes in one piece is of use only if it is whole in its time. Of two answers
 one is longer than usual. So a request that has waited until only the shorter half would be whole
 goes behind all that have more time, and is given up when not even those would be.
 
-What was learnt may be wrong. So of each kind of answers whose lengths are learnt one at a time is
-tried though it should not be whole. A trial that fails shows that the time it had was not enough:
-for a while none of its kind is tried that has about as much or less. Those that have more still
-are, so neither callers that allow too little nor callers that leave keep them out.
+What was learnt may be wrong. So it keeps no request from a free place, nor the only one of its
+tenant from its turn: these are tried, and only what is certain of them counts.
 """
 
 import math
@@ -22,8 +21,6 @@ from batchedmodel_scheduling.generation.requests import GenerationRequest, Waiti
 from batchedmodel_scheduling.generation.token_costs import TokenCosts
 from batchedmodel_scheduling.queue.items import NEVER
 
-TRIAL_PAUSE_SECONDS: Final = 10.0
-"""From a trial that failed to the next one with as much time."""
 _NEARLY_ALL_ITS_TIME: Final = 15 / 16
 """A request with such a part of its time left waits no more for the longest answers' sake: it has
 waited for hardly anything, and its answer may well be short."""
@@ -37,7 +34,7 @@ _PRIOR_ANSWERS: Final = 4.0
 """What is expected of nothing counts as so many answers."""
 _MEMORY: Final = 200.0
 """Answers that count."""
-_MOST_KINDS: Final = 512
+_MOST_KINDS: Final = 1024
 _NEWEST: Final = 0.05
 _OFTEN: Final = 0.95
 """So many of all first tokens take at most what is noted of the excess."""
@@ -55,19 +52,17 @@ class BeginBy(NamedTuple):
 _ANY_TIME: Final = BeginBy(NEVER, NEVER)
 
 
+_KindName = tuple[Hashable, int, str | None]
+
+
 @dataclass(slots=True)
 class _Kind:
-    """Answers of a key whose callers allow about as many tokens."""
+    """Answers of a key, of one tenant or of all, whose callers allow about as many tokens."""
 
     answers: float = 0.0
     mean: float = 0.0
     square: float = 0.0
     """The mean of the squares."""
-    trial: GenerationRequest | None = None
-    """The one that waits or runs though it should not be whole."""
-    no_trial_until: float = -NEVER
-    """Until then a trial that failed shows that such a time was not enough."""
-    trial_seconds: float = 0.0
 
     def observe(self, tokens: float) -> None:
         """An answer of so many tokens ended."""
@@ -87,20 +82,19 @@ class Estimates:
 
     def __init__(self, costs: TokenCosts) -> None:
         self._costs: Final = costs
-        self._kinds: Final[dict[tuple[Hashable, int], _Kind]] = {}
+        self._kinds: Final[dict[_KindName, _Kind]] = {}
         """The one of which an answer ended last is last."""
         self._excess = 0.0
         """By what part of the usual time nearly all first tokens take longer, lately."""
 
     def tokens(self, request: GenerationRequest) -> float:
         """Expected tokens of each choice."""
-        prior = _allowed(request, float(_PRIOR_TOKENS))
-        kind = self._kinds.get(_kind_of(request))
-        if kind is None:
-            return prior
-        kept = _PRIOR_ANSWERS * max(0.0, 1.0 - kind.answers / _MEMORY)
-        mean = (kept * prior + kind.answers * kind.mean) / (kept + kind.answers)
-        return _allowed(request, mean)
+        expected = _allowed(request, float(_PRIOR_TOKENS))
+        for name in (_kind_of(request, None), _kind_of(request, request.share.tenant)):
+            if (kind := self._kinds.get(name)) is not None:
+                kept = _PRIOR_ANSWERS * max(0.0, 1.0 - kind.answers / _MEMORY)
+                expected = (kept * expected + kind.answers * kind.mean) / (kept + kind.answers)
+        return _allowed(request, expected)
 
     def work(self, request: GenerationRequest) -> float:
         """Device seconds that a request is expected to cost."""
@@ -138,41 +132,19 @@ class Estimates:
         first = usual * (1.0 + self._excess)
         return waiting.due - min(first, (waiting.due - waiting.request.arrived) / 2)
 
-    def takes(self, request: GenerationRequest, now: float) -> bool:
-        """Whether a request that comes now could be whole in time, or is tried."""
-        if now <= self.begin_by(request).likely:
-            return True
-        if now + self._least_seconds(request) > request.deadline:
-            return False
-        kind = self._kinds.get(_kind_of(request))
-        if kind is None:
-            return True
-        enough = _LONGER * kind.trial_seconds
-        short = now < kind.no_trial_until and request.deadline - request.arrived < enough
-        if kind.trial is not None or short:
-            return False
-        kind.trial = request
-        return True
-
-    def begin_by(self, request: GenerationRequest) -> BeginBy:
+    def begin_by(self, waiting: Waiting) -> BeginBy:
         """Until when it may go, as far as lengths and costs are known."""
+        request = waiting.request
         if not request.whole:
             return _ANY_TIME
-        kind = self._kinds.get(_kind_of(request))
-        if kind is not None and kind.trial is not None and kind.trial.id == request.id:
-            return BeginBy(request.deadline, request.deadline)
+        kind = self._kinds.get(_kind_of(request, request.share.tenant))
         needed = cautious = self._least_seconds(request)
-        if kind is not None and kind.answers and self._costs.learnt:
+        if kind is not None and self._costs.learnt and not waiting.tried:
             enough = _NEARLY_ALL_ITS_TIME * (request.deadline - request.arrived)
             needed = max(needed, self._usual_seconds(request, _allowed(request, kind.mean)))
             most = self._usual_seconds(request, _allowed(request, kind.most))
             cautious = max(needed, min(most, enough))
         return BeginBy(request.deadline - cautious, request.deadline - needed)
-
-    def gone(self, request: GenerationRequest) -> None:
-        """A request does not go to the server."""
-        if (kind := self._tried(request)) is not None:
-            kind.trial = None
 
     def whole_ended(self, running: Running, now: float, output_tokens: int | None) -> int | None:
         """Learn from an answer in one piece; None: it failed, or was not there in time.
@@ -181,7 +153,6 @@ class Estimates:
         known.
         """
         request, took = running.waiting.request, now - running.released_at
-        self._end_trial(request, now, is_whole=output_tokens is not None)
         usual = self.tokens(request)
         if output_tokens is not None:
             each = output_tokens / max(1, request.choices)
@@ -200,29 +171,12 @@ class Estimates:
         return math.ceil(each * request.choices)
 
     def _observe(self, request: GenerationRequest, tokens: float) -> None:
-        name = _kind_of(request)
-        kind = self._kinds.pop(name, None) or _Kind()
-        if len(self._kinds) >= _MOST_KINDS:
-            del self._kinds[next(iter(self._kinds))]
-        self._kinds[name] = kind
-        kind.observe(tokens)
-
-    def _tried(self, request: GenerationRequest) -> _Kind | None:
-        """Its kind, where it is the one that is tried."""
-        kind = self._kinds.get(_kind_of(request))
-        if kind is None or kind.trial is None or kind.trial.id != request.id:
-            return None
-        return kind
-
-    def _end_trial(self, request: GenerationRequest, now: float, *, is_whole: bool) -> None:
-        if (kind := self._tried(request)) is None:
-            return
-        kind.trial = None
-        if is_whole:
-            kind.answers, kind.no_trial_until = 0.0, -NEVER
-        else:
-            kind.no_trial_until = now + TRIAL_PAUSE_SECONDS
-            kind.trial_seconds = now - request.arrived
+        for name in (_kind_of(request, None), _kind_of(request, request.share.tenant)):
+            kind = self._kinds.pop(name, None) or _Kind()
+            if len(self._kinds) >= _MOST_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+            self._kinds[name] = kind
+            kind.observe(tokens)
 
     def _usual_seconds(self, request: GenerationRequest, tokens: float) -> float:
         """From when it goes until all its choices have so many."""
@@ -235,10 +189,10 @@ class Estimates:
         return _rounds(request) * request.least_tokens * self._costs.least_between_tokens
 
 
-def _kind_of(request: GenerationRequest) -> tuple[Hashable, int]:
-    """By its key, and by how many tokens are allowed, by powers of two."""
+def _kind_of(request: GenerationRequest, tenant: str | None) -> _KindName:
+    """By its key, and by how many tokens are allowed, by powers of two; None: of all tenants."""
     allowed = request.max_tokens
-    return request.key, -1 if allowed is None else min(24, max(0, allowed).bit_length())
+    return request.key, -1 if allowed is None else min(24, max(0, allowed).bit_length()), tenant
 
 
 def _allowed(request: GenerationRequest, tokens: float) -> float:

@@ -176,7 +176,9 @@ class EngineView:
 class Waiting:
     """A request that waits, or that was released and may come back."""
 
-    __slots__ = ("due", "first", "group_started", "late", "places", "request", "review_at", "work")
+    __slots__ = (
+        "due", "first", "group_started", "late", "places", "request", "review_at", "tried", "work",
+    )  # fmt: skip
 
     def __init__(self, request: GenerationRequest, *, work: float, target: float | None) -> None:
         self.request = request
@@ -190,6 +192,8 @@ class Waiting:
         """Whether the server has refused it, or it was late for many turns of its tenant."""
         self.group_started = False
         """Whether another of its group runs."""
+        self.tried = False
+        """Whether no length that was learnt keeps it from the server."""
         self.review_at = NEVER
         """When time alone may change something for it."""
         self.due = NEVER

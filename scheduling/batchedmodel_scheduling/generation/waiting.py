@@ -200,7 +200,7 @@ class WaitingSet:
 
     def _reviewed(self, waiting: Waiting, now: float) -> bool:
         """Whether time has changed something of a request."""
-        by = self._estimates.begin_by(waiting.request)
+        by = self._estimates.begin_by(waiting)
         is_late = self._late_from(waiting) <= now
         if waiting.request.deadline <= now:
             self._give_up(waiting, Outcome.EXPIRED)
@@ -218,7 +218,7 @@ class WaitingSet:
         return waiting is None or waiting.review_at != review[0]
 
     def _review_later(self, waiting: Waiting) -> None:
-        request, by = waiting.request, self._estimates.begin_by(waiting.request)
+        request, by = waiting.request, self._estimates.begin_by(waiting)
         at = min(request.deadline, by.likely, self._late_from(waiting))
         if not waiting.late and not waiting.first:
             at = min(at, by.surely)
@@ -241,7 +241,6 @@ class WaitingSet:
     def _withdraw(self, waiting: Waiting) -> None:
         self._leave(waiting)
         self._leave_group(waiting)
-        self._estimates.gone(waiting.request)
 
     def _leave(self, waiting: Waiting) -> None:
         """Out of everything that knows waiting requests, but for their groups."""
