@@ -142,8 +142,8 @@ class NativeEngine(Capacity):
     def _fits(self, request: GenerationRequest, step: EngineStep) -> bool:
         # What must be whole in its time does not spend that there.
         ahead = 0 if request.whole else self._ahead
-        if self._server.sequences + request.there.texts > self.limit + ahead:
-            return False
+        if self._server.sequences >= self.limit + ahead:
+            return False  # the first of its texts has no place; others begin as places come
         limits = self._limits
         free = step.free_blocks - limits.blocks // _FREE_PART
         idle = self._idle_there

@@ -97,6 +97,17 @@ def test_where_many_end_with_a_step_as_many_wait_there() -> None:
     assert len(gone) - 8 == 4
 
 
+def test_a_request_for_many_texts_goes_where_one_of_them_has_a_place() -> None:
+    """Catches many texts of one prompt draining the engine: all others waited for their places."""
+    admission = told()
+    offered(admission, *(request("b", prompt=20) for _ in range(2)))
+    assert len(admission.poll(0.0).release) == 2
+    many, other = request("a", prompt=20, choices=4), request("b", prompt=20)
+    offered(admission, many, other)
+    assert admission.poll(0.0).release == (many.id,)
+    assert admission.poll(0.0).release == (), "its other texts have the places that come next"
+
+
 def test_blocks_that_were_granted_count_before_the_engine_has_seen_it() -> None:
     admission = told()
     requests = [request(prompt=500) for _ in range(4)]
