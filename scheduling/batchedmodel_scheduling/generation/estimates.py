@@ -89,12 +89,13 @@ class Estimates:
 
     def tokens(self, request: GenerationRequest) -> float:
         """Expected tokens of each choice."""
-        expected = _allowed(request, float(_PRIOR_TOKENS))
-        for name in (_kind_of(request, None), _kind_of(request, request.share.tenant)):
-            if (kind := self._kinds.get(name)) is not None:
-                kept = _PRIOR_ANSWERS * max(0.0, 1.0 - kind.answers / _MEMORY)
-                expected = (kept * expected + kind.answers * kind.mean) / (kept + kind.answers)
-        return _allowed(request, expected)
+        prior = _allowed(request, float(_PRIOR_TOKENS))
+        kind = self._kinds.get(_kind_of(request, None))
+        if kind is None:
+            return prior
+        kept = _PRIOR_ANSWERS * max(0.0, 1.0 - kind.answers / _MEMORY)
+        mean = (kept * prior + kind.answers * kind.mean) / (kept + kind.answers)
+        return _allowed(request, mean)
 
     def work(self, request: GenerationRequest) -> float:
         """Device seconds that a request is expected to cost."""
