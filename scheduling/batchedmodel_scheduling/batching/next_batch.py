@@ -271,9 +271,9 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
     """
     entries = _in_order(run, 3 * now.limits.rows)
     lengths = [entry.length for entry in entries]
-    rows, table = _packed_rows(lengths, rate, now)
     candidates: list[Candidate] = []
-    while True:
+    while entries and len(candidates) < _LOOKED_AT:
+        rows, table = _packed_rows(lengths, rate, now)
         part = entries[:rows]
         if now.by_due:
             candidates.append(_candidate(part, table[: rows + 1], now))
@@ -281,9 +281,7 @@ def _packed_run(run: list[Lane], rate: float, now: Situation) -> list[Candidate]
             part.sort(key=_least_first)
             candidates.append(by_itself(now, part))
         entries, lengths = entries[rows:], lengths[rows:]
-        if not entries or len(candidates) == _LOOKED_AT:
-            return _in_turn(candidates)
-        rows, table = _packed_rows(lengths, rate, now)
+    return _in_turn(candidates)
 
 
 def _packed_rows(lengths: list[int], rate: float, now: Situation) -> tuple[int, list[float]]:
@@ -371,8 +369,7 @@ class Plan:
 def plan(lanes: ReadyQueue, now: Situation) -> Plan:
     """Plan for lanes that are not empty and whose items could each be in time alone."""
     keys = list(lanes.by_key())
-    by_tokens = now.times.rule is CostRule.PACKED
-    if len(keys) == 1 and len(keys[0]) == 1 and now.by_due and not by_tokens:
+    if len(keys) == len(keys[0]) == 1 and now.by_due and now.times.rule is not CostRule.PACKED:
         return _alike(keys[0][0], now)
     return _different(keys, lanes, now)
 
@@ -407,7 +404,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     price = _price(viewed, table, now)
     step = first_batch(_bundled(viewed, together), device, price)
     dropped, rows = together * step.dropped, together * step.size
-    return _pressed(entries, dropped, min(rows, len(entries) - dropped), table, now)
+    return _pressed(entries[:dropped], entries[dropped : dropped + rows], table, now)
 
 
 def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
@@ -440,7 +437,7 @@ def _usual_rows(table: list[float], now: Situation) -> int:
 
 
 def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) -> float:
-    worth = sum(entry.weight for entry in entries) / len(entries)
+    worth = sum([entry.weight for entry in entries], 0.0) / len(entries)
     best = _best_rate(table, now)
     load = min(1.0, now.rate / best)
     return _PRICE * best * load * load * worth if load else 0.0
@@ -465,26 +462,27 @@ def _different(keys: list[list[Lane]], waiting: ReadyQueue, now: Situation) -> P
     else:
         runs = _runs(keys, now)
         queues = [_padded(run, max(1, _LOOKED_AT // len(runs)), now) for run in runs]
-    heads = [queue[0] for queue in queues]
     candidates = [candidate for queue in queues for candidate in queue]
-    first, given_up = min(candidates, key=lambda candidate: candidate.turn), list[QueuedItem]()
-    pressed, slack = False, math.inf
+    first, slack = min(candidates, key=lambda candidate: candidate.turn), math.inf
     if now.hurried:
         launch_price = _launch_price(candidates, now)
         chosen = select(candidates, now.free, partial(by_itself, now), launch_price)
         if not chosen.run:
             last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
             return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
-        first, given_up = chosen.run[0], _lost(chosen.given_up, chosen.run[0].seconds, now)
-        pressed = bool(chosen.given_up or chosen.put_off)
-        if pressed and runs and now.by_due:
-            lane = waiting.lane_of(first.entries[0])
-            own = next(run for run in runs if lane in run.lanes)
-            wide = _wide(own, [run for run in runs if run.lanes[0].key == lane.key], now)
-            cut = any(waiting.lane_of(entry) in wide.lanes for entry in chosen.given_up)
-            window = _window(wide, now) if cut or wide is not own else None
-            if window is not None:
-                return window
+        first = chosen.run[0]
+        if chosen.given_up or chosen.put_off:
+            if runs and now.by_due:
+                lane = waiting.lane_of(first.entries[0])
+                own = next(run for run in runs if lane in run.lanes)
+                wide = _wide(own, [run for run in runs if run.lanes[0].key == lane.key], now)
+                cut = any(waiting.lane_of(entry) in wide.lanes for entry in chosen.given_up)
+                window = _window(wide, now) if cut or wide is not own else None
+                if window is not None:
+                    return window
+            lost = _lost(chosen.given_up, first.seconds, now)
+            table = table_beyond(first, now)
+            return Plan(batch=first.entries, table=table, given_up=lost, pressed=True)
         timeline = WorkerTimeline(now.free)
         for candidate in chosen.run:
             slack = min(slack, candidate.due - timeline.add(candidate.seconds))
@@ -492,11 +490,9 @@ def _different(keys: list[list[Lane]], waiting: ReadyQueue, now: Situation) -> P
     return Plan(
         batch=first.entries,
         table=table,
-        given_up=given_up,
-        pressed=pressed,
-        slack=0.0 if pressed else slack,
-        load=1.0 if pressed else now.rate / _best_rate(table, now),
-        behind=[head for head in heads if head is not first],
+        slack=slack,
+        load=now.rate / _best_rate(table, now),
+        behind=[queue[0] for queue in queues if queue[0] is not first],
     )
 
 
@@ -507,24 +503,24 @@ def _wide(own: Run, near: list[Run], now: Situation) -> Run:
     several runs, one after the other, make those late that a common one would have held.
     """
     near.sort(key=lambda run: run.lanes[0].length_class)
-    both = list(near)  # of equal ones the first counts: they are better apart
-    for begin, run in enumerate(near):
-        lanes = run.lanes
-        for longer in near[begin + 1 :]:
-            lanes = lanes + longer.lanes
-            both.append(Run(lanes, longer.cap))
-    best = max(both, key=lambda run: _worth_per_second(run, now))
-    return best if own.lanes[0] in best.lanes else own
-
-
-def _worth_per_second(run: Run, now: Situation) -> float:
-    waiting = waiting_in(run.lanes)
-    rows = min(run.cap, waiting)
-    worth = 0.0
-    for lane in run.lanes:
-        worth += len(lane.entries) * lane.entries[0].weight
-    seconds = now.times.table(run.lanes[-1].longest, run.cap)[rows]
-    return worth * rows / waiting / seconds if seconds > 0 else math.inf
+    tables = [now.times.table(run.lanes[-1].longest, run.cap) for run in near]
+    most, best = -math.inf, [own]
+    for begin in range(len(near)):
+        waiting, worth = 0, 0.0
+        for end in range(begin, len(near)):
+            run = near[end]
+            for lane in run.lanes:
+                waiting += len(lane.entries)
+                worth += len(lane.entries) * lane.entries[0].weight
+            rows = min(run.cap, waiting)
+            seconds = tables[end][rows]
+            rate = worth * rows / waiting / seconds if seconds > 0 else math.inf
+            # Of equal ones a run by itself, as they are better apart, and then the first.
+            if rate > most or (rate == most and begin == end and len(best) > 1):
+                most, best = rate, near[begin : end + 1]
+    if len(best) == 1 or own not in best:
+        return own
+    return Run([lane for run in best for lane in run.lanes], best[-1].cap)
 
 
 def _window(run: Run, now: Situation) -> Plan | None:
@@ -536,22 +532,23 @@ def _window(run: Run, now: Situation) -> Plan | None:
     table = now.times.upper_table(max([entry.length for entry in entries]), run.cap)
     price = _price(entries, table, now)
     worth = [0.0, *accumulate([entry.weight for entry in entries])]
-    best, first, rows = -math.inf, 0, 0
+    best, first, rows, fitting = -math.inf, 0, 0, 0
     for at, entry in enumerate(entries):
-        most = min(run.cap, len(entries) - at)
-        fitting = bisect_right(table, entry.due - now.start, 0, most + 1) - 1
-        if fitting > 0:
-            brings = worth[at + fitting] - 2 * worth[at] - price * table[fitting]
+        # They are in order of due time: no fewer fit than before.
+        while fitting < run.cap and table[fitting + 1] <= entry.due - now.start:
+            fitting += 1
+        size = min(fitting, len(entries) - at)
+        if size:
+            brings = worth[at + size] - 2 * worth[at] - price * table[size]
             if brings > best:
-                best, first, rows = brings, at, fitting
-    return _pressed(entries, first, rows, table, now) if rows else None
+                best, first, rows = brings, at, size
+    return _pressed(entries[:first], entries[first : first + rows], table, now) if rows else None
 
 
 def _pressed(
-    entries: list[QueuedItem], first: int, rows: int, table: list[float], now: Situation
+    left_out: list[QueuedItem], batch: list[QueuedItem], table: list[float], now: Situation
 ) -> Plan:
-    given_up = _lost(entries[:first], table[rows], now)
-    batch = entries[first : first + rows]
+    given_up = _lost(left_out, table[len(batch)], now)
     return Plan(batch=batch, table=table, given_up=given_up, pressed=True)
 
 

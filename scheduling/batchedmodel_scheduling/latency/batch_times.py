@@ -301,6 +301,8 @@ class LearntSizes:
         self._times: dict[int, deque[float]] = {}
         self._estimates: dict[int, float] = {}
         """Of the sizes that have run often enough."""
+        self._is_sure = [False] * _SIZES
+        """Whether there is an estimate, by size."""
         self._factors: list[float] | None = None
         """Observed over expected times, by size; None: to be found anew."""
 
@@ -318,6 +320,7 @@ class LearntSizes:
         if before is not None and abs(estimate - before) <= _TELLING:
             return False
         self._estimates[size] = estimate
+        self._is_sure[size] = True
         self._factors = None
         return True
 
@@ -335,11 +338,12 @@ class LearntSizes:
         factors: list[float] = np.exp(between).tolist()
         return factors
 
-    def corrected(self, seconds: list[float], paid: Sequence[int]) -> list[float]:
+    def corrected(self, seconds: list[float], paid: list[float]) -> list[float]:
         """Times of batches that pay for so much, ascending, with what is known of their sizes.
 
         A size takes at least as long as a smaller one, and at most as long as a larger one that has
-        run twice.
+        run twice. Decisions ask for dozens of these, so all are floats: compiled, comparing those
+        needs no objects.
         """
         if not self._estimates:
             return seconds
@@ -347,19 +351,20 @@ class LearntSizes:
             self._factors = self._every_factor()
         found = list(seconds)
         at_most = math.inf
-        size, largest, factors = _class_of(paid[-1]) if paid else 0, _LARGEST, self._factors
+        size, largest = _class_of(paid[-1]), _LARGEST
+        factors, is_sure = self._factors, self._is_sure
         for index in range(len(found) - 1, -1, -1):
+            pays = paid[index]
             # They go down, and comparing costs less than a logarithm.
-            while size and paid[index] <= largest[size - 1]:
+            while size and pays <= largest[size - 1]:
                 size -= 1
             one = found[index] * factors[size]
-            if one < at_most and size in self._estimates:
+            if one < at_most and is_sure[size]:
                 at_most = one
             found[index] = one if one < at_most else at_most
         at_least = 0.0
         for index, one in enumerate(found):
-            if one > at_least:
-                at_least = one
+            at_least = max(at_least, one)
             found[index] = at_least
         return found
 
@@ -372,7 +377,7 @@ def _estimate(ordered: list[float], spread: float) -> float:
     return math.copysign(max(0.0, abs(middle) - _NOISE * spread / math.sqrt(count)), middle)
 
 
-def _class_of(paid: int) -> int:
+def _class_of(paid: float) -> int:
     return bisect.bisect_left(_LARGEST, paid)
 
 
@@ -420,8 +425,8 @@ class BatchTimes:
         if table is None or len(table) <= rows:
             table = self._curve.rows_table(longest, rows)
             each = 1 if self.rule is CostRule.ROWS else max(1, longest)
-            paid = range(each, each * len(table), each)
-            table = [0.0, *self._learnt.corrected(table[1:], paid)]
+            paid = [float(each * count) for count in range(len(table))]
+            table = self._learnt.corrected(table, paid)
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[longest] = table
@@ -440,7 +445,7 @@ class BatchTimes:
         if self._curve is None:
             return [0.0] * (len(lengths) + 1)
         table = self._curve.packed_table(lengths)
-        return self._learnt.corrected(table, list(accumulate(lengths, initial=0)))
+        return self._learnt.corrected(table, list(accumulate(lengths, initial=0.0)))
 
     def _expected(self, lengths: Sequence[int]) -> float:
         """Seconds of a batch without drift."""

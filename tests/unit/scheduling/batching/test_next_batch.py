@@ -156,7 +156,7 @@ def test_one_due_soon_is_not_given_up_for_the_company_of_those_who_can_wait(
     patient = [an_entry(n, 5.0, length=40) for n in (1, 2)]
     found = planned([an_entry(0, 0.005, length=1), *patient], situation(rule))
     assert [entry.id for entry in found.batch] == [0]
-    assert found.given_up == []
+    assert not found.given_up
 
 
 def test_where_not_all_will_be_in_time_a_batch_of_several_lengths_holds_more_of_them() -> None:
