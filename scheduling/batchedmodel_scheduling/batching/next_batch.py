@@ -345,8 +345,8 @@ class Plan:
     """The first batch, and what it means for the others."""
 
     batch: list[QueuedItem]
-    table: list[float]
-    """Upper seconds by number of items of the batch's kind."""
+    table: Sequence[float] = ()
+    """Upper seconds by number of items of the batch's kind; none under pressure."""
     given_up: Sequence[QueuedItem] = ()
     """Those that are left out and late by the time this batch is over."""
     pressed: bool = False
@@ -360,7 +360,7 @@ class Plan:
 
     @property
     def room(self) -> int:
-        """How many more items fit without making another item late."""
+        """How many more items fit without making another item late, where there is no pressure."""
         rows = len(self.batch)
         longest = self.table[rows] + self.slack / 2
         return bisect_right(self.table, longest, rows) - 1 - rows
@@ -403,8 +403,9 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     )
     price = _price(viewed, table, now)
     step = first_batch(_bundled(viewed, together), device, price)
-    dropped, rows = together * step.dropped, together * step.size
-    return _pressed(entries[:dropped], entries[dropped : dropped + rows], table, now)
+    dropped = together * step.dropped
+    batch = entries[dropped : dropped + together * step.size]
+    return _pressed(batch, entries[:dropped], table[len(batch)], now)
 
 
 def _bundled(entries: list[QueuedItem], together: int) -> list[QueuedItem]:
@@ -469,7 +470,7 @@ def _different(keys: list[list[Lane]], waiting: ReadyQueue, now: Situation) -> P
         chosen = select(candidates, now.free, partial(by_itself, now), launch_price)
         if not chosen.run:
             last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
-            return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
+            return Plan(batch=[last], pressed=True)
         first = chosen.run[0]
         if chosen.given_up or chosen.put_off:
             if runs and now.by_due:
@@ -480,9 +481,7 @@ def _different(keys: list[list[Lane]], waiting: ReadyQueue, now: Situation) -> P
                 window = _window(wide, now) if cut or wide is not own else None
                 if window is not None:
                     return window
-            lost = _lost(chosen.given_up, first.seconds, now)
-            table = table_beyond(first, now)
-            return Plan(batch=first.entries, table=table, given_up=lost, pressed=True)
+            return _pressed(first.entries, chosen.given_up, first.seconds, now)
         timeline = WorkerTimeline(now.free)
         for candidate in chosen.run:
             slack = min(slack, candidate.due - timeline.add(candidate.seconds))
@@ -542,14 +541,14 @@ def _window(run: Run, now: Situation) -> Plan | None:
             brings = worth[at + size] - 2 * worth[at] - price * table[size]
             if brings > best:
                 best, first, rows = brings, at, size
-    return _pressed(entries[:first], entries[first : first + rows], table, now) if rows else None
+    batch = entries[first : first + rows]
+    return _pressed(batch, entries[:first], table[rows], now) if rows else None
 
 
 def _pressed(
-    left_out: list[QueuedItem], batch: list[QueuedItem], table: list[float], now: Situation
+    batch: list[QueuedItem], left_out: list[QueuedItem], seconds: float, now: Situation
 ) -> Plan:
-    given_up = _lost(left_out, table[len(batch)], now)
-    return Plan(batch=batch, table=table, given_up=given_up, pressed=True)
+    return Plan(batch=batch, given_up=_lost(left_out, seconds, now), pressed=True)
 
 
 def _launch_price(candidates: list[Candidate], now: Situation) -> float:
