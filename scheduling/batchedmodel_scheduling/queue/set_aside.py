@@ -22,7 +22,7 @@ from batchedmodel_scheduling.queue.ready_queue import Limits, QueuedItem
 
 _MOST_LOOKED_AT: Final = 256
 """Late items that a decision looks at, however many there are."""
-_MOST_KEYS: Final = 1024
+_MOST_KEYS: Final = 256
 """Tenants' keys that rest at once. Of more, a tenant with the most of them loses the rest that
 would end first: callers choose keys, and one must not end the rests of others."""
 

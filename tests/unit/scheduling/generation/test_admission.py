@@ -274,14 +274,14 @@ def test_a_server_that_refuses_100_tenants_is_tried_once_by_each_while_it_wants_
     assert tries <= 100 + 16, "and by those that were there meanwhile"
 
 
-def test_at_most_64_keys_of_a_tenant_rest() -> None:
+def test_at_most_256_keys_rest() -> None:
     admission = Admission(AdmissionSettings(max_concurrent_requests=1000))
-    requests = [request(key=f"adapter {number}") for number in range(100)]
+    requests = [request(key=f"adapter {number}") for number in range(300)]
     offered(admission, *requests)
     admission.poll(0.0)
     for number, one in enumerate(requests):
         admission.came_back(one.id, 0.0, rest_seconds=100.0 + number)
-    assert len(admission.poll(0.0).release) == 36
+    assert len(admission.poll(0.0).release) == 44
 
 
 def test_other_settings_count_at_once_and_what_waits_stays() -> None:

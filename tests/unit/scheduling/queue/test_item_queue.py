@@ -117,11 +117,11 @@ def test_many_resting_keys_of_a_tenant_end_no_rest_of_another() -> None:
     for flood_until in (1.0, 9.0):
         queue = a_queue(an_item(0, key="k")._replace(share=Share("small")))
         queue.rest("k", "small", until=5.0)
-        for number in range(200):
+        for number in range(300):
             queue.rest(str(number), "flood", until=flood_until)
         queue.wake(0.5)
         assert offered(queue) == set()
-        assert len(queue.resting.until) == 64
+        assert len(queue.resting.until) == 256
         queue.wake(5.0)
         assert offered(queue) == {0}
 
