@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 _SHOWN_CHARACTERS: Final = 80
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -46,14 +46,6 @@ class InvalidInput(ValueError):
         """Name the field and the rule; a third argument is the offending value, if there is one."""
         self.mistake = Mistake(field=field, rule=rule, value=shown(value[0]) if value else "")
         super().__init__(str(self.mistake))
-
-    @classmethod
-    def of(cls, mistake: Mistake) -> Self:
-        """The complaint that another process told."""
-        error = cls(mistake.field, mistake.rule)
-        error.mistake = mistake
-        error.args = (str(mistake),)
-        return error
 
 
 class Unbatchable(InvalidInput):

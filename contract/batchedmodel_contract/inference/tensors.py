@@ -94,10 +94,6 @@ class Scattered(NamedTuple):
     shape: Shape
     parts: tuple[Buffer, ...]
 
-    def joined(self) -> Tensor:
-        """The same in one buffer, which costs a copy unless it was one already."""
-        return Tensor(self.name, self.datatype, self.shape, contiguous(self.parts))
-
 
 def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str) -> bytes:
     """The bytes of a JSON array, flat or nested as the shape says; raises `InvalidInput`.

@@ -53,7 +53,6 @@ class SidecarConnection:
         self.ended: Final = asyncio.Event()
         self._service: Final = service
         self._memory = memory
-        self._loop: Final = asyncio.get_running_loop()
         self._announcements: Final = Announcements(service, self._send)
         self._batches: Final[dict[int, asyncio.Task[None]]] = {}
         """Those that may still be cancelled, by the ids of their frames."""

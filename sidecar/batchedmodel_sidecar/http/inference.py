@@ -133,7 +133,7 @@ class InferenceHandler:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and admission.passes_on:
                 seconds = self._limit(request)
-                raise GoesAlone(view(body), seconds, hold.share, in_turn=True) from error
+                raise GoesAlone(view(body), seconds, in_turn=True) from error
             raise self._unread(invalid(error)) from error
         except TimeoutError as error:
             raise self._unread(TooLate(limit)) from error

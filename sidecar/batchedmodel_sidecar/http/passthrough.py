@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.manifest.tenants import NOBODY, Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import Sending, StreamedResponse, is_empty
@@ -45,18 +45,10 @@ class GoesAlone(NeedsStreaming):
     Raised to who received the request and can stream it.
     """
 
-    def __init__(
-        self,
-        body: Buffer | None = None,
-        seconds: float = 0.0,
-        share: Share = NOBODY,
-        *,
-        in_turn: bool,
-    ) -> None:
+    def __init__(self, body: Buffer | None = None, seconds: float = 0.0, *, in_turn: bool) -> None:
         """`body` is all of it; None where it is yet to be received. `in_turn`: an inference."""
         self.body = body
         self.in_turn = in_turn
-        self.share = share
         self.seconds = seconds
 
 

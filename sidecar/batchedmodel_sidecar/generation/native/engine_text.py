@@ -83,7 +83,7 @@ class _Choice:
     """One choice of one prompt."""
 
     __slots__ = (
-        "decoder", "ids", "index", "number", "prompt_tokens", "reason", "token_count", "tokens",
+        "decoder", "ids", "index", "number", "reason", "token_count", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, number: int, prompt: array[int], decoder: TextDecoder) -> None:
@@ -91,7 +91,6 @@ class _Choice:
         """Among all choices of the request."""
         self.number = number
         """Among the choices of its prompt."""
-        self.prompt_tokens = len(prompt)
         self.ids = array("i", prompt)
         self.decoder = decoder
         self.token_count = 0
