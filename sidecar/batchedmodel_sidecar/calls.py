@@ -12,7 +12,6 @@ from batchedmodel_contract.inference.batch import (
     BatchRequest,
     Ragged,
     flattened,
-    ragged,
 )
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.inference.params import Values, columns
@@ -280,8 +279,7 @@ class Answer:
                     Scattered(name=output.name, datatype=output.datatype, shape=shape, parts=parts)
                 )
             else:
-                pairs = [(value.shape, value.data) for value in values]
-                tensors += flattened([ragged(output.name, output.datatype, pairs)])
+                tensors += flattened(_ragged(output.name, output.datatype, values))
         return tensors
 
 

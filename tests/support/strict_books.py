@@ -106,7 +106,7 @@ def _strict(change: Callable[..., None]) -> Callable[..., None]:
 
 
 # These count for tenants and adapters, beside the identity, before a caller hears of its end.
-_BESIDE = {"answered_call", "answered_rows", "refused_rows"}
+_BESIDE = {"answered_rows", "refused_rows"}
 
 for _name, _method in inspect.getmembers(Ledger, inspect.isfunction):
     if not _name.startswith("_") and _name not in _BESIDE:

@@ -92,19 +92,16 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
     )
 
 
-def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
-    """Each tensor as callers get it whose items differ in shape: its data flat, and behind it
+def flattened(tensor: Ragged) -> list[Tensor | Scattered]:
+    """A tensor as callers get it whose items differ in shape: its data flat, and behind it
     ``<name>:shapes`` (INT64, items x rank)."""
-    flat: list[Tensor | Scattered] = []
-    for tensor in tensors:
-        count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
-        elements = sum([math.prod(shape) for shape in tensor.shapes])
-        sizes = array("q", [size for shape in tensor.shapes for size in shape])
-        flat += [
-            Scattered(tensor.name, tensor.datatype, (elements,), tensor.parts),
-            Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
-        ]
-    return flat
+    count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
+    elements = sum([math.prod(shape) for shape in tensor.shapes])
+    sizes = array("q", [size for shape in tensor.shapes for size in shape])
+    return [
+        Scattered(tensor.name, tensor.datatype, (elements,), tensor.parts),
+        Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

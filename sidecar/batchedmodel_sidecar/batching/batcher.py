@@ -676,7 +676,7 @@ class Batcher:
         self._ledger.late += outcome is _COMPLETED and now > pending.due
         self._recorder.settled(pending.recorded, rows, outcome)
         if outcome is _COMPLETED:
-            self._ledger.answered_call(pending.tenant, pending.call)
+            self._ledger.answered_rows(pending.tenant, pending.call.adapter_name, rows)
         self._durations.request.observe(now - pending.accepted_at)
         for item_id in pending.ids:
             if self._rows.pop(item_id, None) is not None and pending.waiting:

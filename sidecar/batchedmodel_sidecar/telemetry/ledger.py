@@ -26,7 +26,6 @@ from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, Sidec
 from batchedmodel_scheduling.batching.policy import BasePolicy
 from batchedmodel_scheduling.queue.items import Priority
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
-from batchedmodel_sidecar.calls import Call
 
 OTHER: Final = "other"
 _CANCELLED: Final = Outcome.CANCELLED  # an enum finds its members by Python's code
@@ -318,10 +317,6 @@ class Ledger:
     def live(self) -> int:
         """Accepted calls that the batcher has not settled."""
         return self.waiting + self.in_flight
-
-    def answered_call(self, tenant: str, call: Call) -> None:
-        """All rows of a call were answered."""
-        self.answered_rows(tenant, call.adapter_name, len(call.rows))
 
     def answered_rows(self, tenant: str, adapter: str | None, rows: int) -> None:
         """So many rows for an adapter, or for the model itself, were answered."""
