@@ -204,13 +204,20 @@ class Service:
             queue = self._generation.queue
             registry.register(
                 GenerationCollector(
-                    counts, lambda: queue.admission, lambda: self._link.status.model
+                    counts=counts,
+                    admission=lambda: queue.admission,
+                    model=lambda: self._link.status.model,
                 )
             )
             if served.are_known:
-                works = (self._batcher.adapters, queue.adapters)
-                rows = self._ledger.adapters
-                registry.register(AdaptersCollector(served, rows, works, settings.adapter_slots))
+                registry.register(
+                    AdaptersCollector(
+                        served=served,
+                        counts=self._ledger.adapters,
+                        works=(self._batcher.adapters, queue.adapters),
+                        slots=settings.adapter_slots,
+                    )
+                )
         router = Router(
             settings.model_name,
             protocols=codec.protocols,
@@ -236,7 +243,7 @@ class Service:
             ),
         )
         self._admin = Admin(
-            settings.model_name,
+            name=settings.model_name,
             batcher=self._batcher,
             link=self._link,
             lifecycle=self._lifecycle,

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -82,37 +83,31 @@ def _value(line: bytes) -> float | None:
     return value if math.isfinite(value) and 0 <= value < 1e9 else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineGauges:
     """Asks one server, again and again while requests are under way."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        busy: Callable[[], Awaitable[None]],
-        listener: Callable[[EngineView], None],
-    ) -> None:
-        """`busy` returns once requests are under way."""
-        self._client = client
-        self._busy = busy
-        self._listener = listener
+    client: Client
+    busy: Callable[[], Awaitable[None]]
+    """Returns once requests are under way."""
+    listener: Callable[[EngineView], None]
 
     async def follow(self) -> None:
         """Do so for ever."""
         while True:
-            await self._busy()
+            await self.busy()
             await asyncio.sleep(await self._ask())
 
     async def _ask(self) -> float:
         """Ask once; the seconds until it makes sense to ask again."""
         try:
             async with asyncio.timeout(ASKED_EVERY):
-                status, text = await self._client.ask(PATH)
+                status, text = await self.client.ask(PATH)
         except (NotReady, InvalidInput, TimeoutError) as error:
             logger.debug("%s: %s", PATH, error)
             return ASKED_EVERY
         view = view_of(text) if status == HTTPStatus.OK else None
         if view is None:
             return _ASKED_AGAIN_AFTER
-        self._listener(view)
+        self.listener(view)
         return ASKED_EVERY

@@ -23,7 +23,7 @@ class UpstreamGeneration:
         """`client` carries the texts, and reads the server's metrics."""
         self.queue: Final = queue
         queue.server = UpstreamTexts(client.ask_text)
-        self.gauges: Final = EngineGauges(client, busy=queue.busy, listener=queue.engine)
+        self.gauges: Final = EngineGauges(client=client, busy=queue.busy, listener=queue.engine)
 
     def model_ready(self, model: ReadyModel) -> None:
         """The model can be asked."""

@@ -6,7 +6,7 @@ Called by the kubelet, the autoscaler, the operator and people; never exposed by
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import orjson
@@ -39,44 +39,26 @@ ADMIN_BOUNDS: Final = Bounds(
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Admin:
     """Handlers of the admin port."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        batcher: Batcher,
-        link: Link,
-        lifecycle: Lifecycle,
-        registry: CollectorRegistry,
-        recorder: RecentArrivals,
-        repository: NativeLink | None,
-        stats: Callable[[bool], SidecarStats],
-        adapters: ServedAdapters,
-        token: str,
-        pod_uid: str = "",
-        local_to: str = "",
-    ) -> None:
-        """`repository`: of a model server of ours; others keep theirs to themselves.
-
-        `stats`: given whether the pod drains.
-
-        `token`: what commands must be given with; empty: nobody may give any. `local_to`: see
-        `SidecarSettings`.
-        """
-        self._name = name
-        self._local_to = local_to
-        self._pod_uid = pod_uid
-        self._batcher = batcher
-        self._link = link
-        self._lifecycle = lifecycle
-        self._registry = registry
-        self._recorder = recorder
-        self._repository = repository
-        self._read_stats = stats
-        self._adapters = adapters
-        self._token = token
+    name: str
+    batcher: Batcher
+    link: Link
+    lifecycle: Lifecycle
+    registry: CollectorRegistry
+    recorder: RecentArrivals
+    repository: NativeLink | None
+    """Of a model server of ours; others keep theirs to themselves."""
+    stats: Callable[[bool], SidecarStats]
+    """Given whether the pod drains."""
+    adapters: ServedAdapters
+    token: str
+    """What commands must be given with; empty: nobody may give any."""
+    pod_uid: str = ""
+    local_to: str = ""
+    """See `SidecarSettings`."""
 
     def application(self) -> web.Application:
         """The routes."""
@@ -91,16 +73,16 @@ class Admin:
         get(sidecar_api.DRAINED, self._drained)
         get(sidecar_api.STATS, self._stats)
         get(sidecar_api.ARRIVALS, self._arrivals)
-        get(sidecar_api.profile_path(self._name), self._profile)
-        get(sidecar_api.generation_path(self._name), self._generation)
+        get(sidecar_api.profile_path(self.name), self._profile)
+        get(sidecar_api.generation_path(self.name), self._generation)
         get(sidecar_api.MODEL_STARTUP, self._model_startup)
         get(sidecar_api.MODEL_LIVE, self._model_live)
         post(sidecar_api.DRAIN, self._guarded(self._drain))
-        if self._repository is not None:
-            load, unload = self._repository.load, self._repository.unload
-            post(sidecar_api.INDEX, _asking(self._repository.index))
-            post(sidecar_api.load_path(self._name), self._guarded(_asking(load)))
-            post(sidecar_api.unload_path(self._name), self._guarded(_asking(unload)))
+        if self.repository is not None:
+            load, unload = self.repository.load, self.repository.unload
+            post(sidecar_api.INDEX, _asking(self.repository.index))
+            post(sidecar_api.load_path(self.name), self._guarded(_asking(load)))
+            post(sidecar_api.unload_path(self.name), self._guarded(_asking(unload)))
         return application
 
     @web.middleware
@@ -109,24 +91,24 @@ class Admin:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        rule = refused_locally(request.headers, self._local_to)
+        rule = refused_locally(request.headers, self.local_to)
         return await handler(request) if rule is None else _json({"error": rule}, 403)
 
     async def _live(self, request: web.Request) -> web.Response:
-        return _verdict("live", self._batcher.ailment())
+        return _verdict("live", self.batcher.ailment())
 
     async def _ready(self, request: web.Request) -> web.Response:
-        if self._lifecycle.draining:
+        if self.lifecycle.draining:
             return _verdict("ready", "draining")
-        status = self._link.status
-        return _verdict("ready", status.reason if status.model is None else self._batcher.closed)
+        status = self.link.status
+        return _verdict("ready", status.reason if status.model is None else self.batcher.closed)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body = generate_latest(self._registry)
+        body = generate_latest(self.registry)
         return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
 
     async def _settings(self, request: web.Request) -> web.Response:
-        settings, status = self._batcher.settings, self._link.status
+        settings, status = self.batcher.settings, self.link.status
         document: dict[str, object] = {
             "hash": settings.digest(),
             "settings": asdict(settings),
@@ -137,68 +119,68 @@ class Admin:
         return _json(document)
 
     async def _adapter_states(self, request: web.Request) -> web.Response:
-        return _json({"adapters": [state.to_mapping() for state in self._adapters.states]})
+        return _json({"adapters": [state.to_mapping() for state in self.adapters.states]})
 
     async def _stats(self, request: web.Request) -> web.Response:
-        return _json(self._read_stats(self._lifecycle.draining).to_mapping())
+        return _json(self.stats(self.lifecycle.draining).to_mapping())
 
     async def _arrivals(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/csv; charset=utf-8"})
         await response.prepare(request)
-        for piece in self._recorder.csv():
+        for piece in self.recorder.csv():
             await response.write(piece)
             # The line above never waits for a reader that keeps up, and callers come first.
             await asyncio.sleep(0)
         return response
 
     async def _profile(self, request: web.Request) -> web.Response:
-        model = self._link.status.model
+        model = self.link.status.model
         if model is None:
-            return _verdict("", self._link.status.reason)
+            return _verdict("", self.link.status.reason)
         if model.profile is None:
             return web.Response(status=404, text="the server behind measures no profile\n")
         return _json(model.profile.to_mapping())
 
     async def _generation(self, request: web.Request) -> web.Response:
-        model = self._link.status.model
+        model = self.link.status.model
         if model is None:
-            return _verdict("", self._link.status.reason)
+            return _verdict("", self.link.status.reason)
         if model.generation is None:
             return web.Response(status=404, text="the engine of this model is not known here\n")
         return _json(model.generation.to_mapping())
 
     async def _model_startup(self, request: web.Request) -> web.Response:
-        status = self._link.status
+        status = self.link.status
         return _verdict("ready", status.reason if status.model is None else None)
 
     async def _model_live(self, request: web.Request) -> web.Response:
         # A sidecar that was just restarted knows nothing, and must not restart the model.
-        stuck = "the model server answers nothing" if self._link.status.stuck else None
+        stuck = "the model server answers nothing" if self.link.status.stuck else None
         return _verdict("not known to be dead", stuck)
 
     async def _drain(self, request: web.Request) -> web.Response:
-        self._lifecycle.begin_drain()
+        self.lifecycle.begin_drain()
         return web.Response(status=202, text="draining\n")
 
     async def _drained(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"{await self._lifecycle.drained()}\n")
+        return web.Response(text=f"{await self.lifecycle.drained()}\n")
 
     async def _say_who_answers(self, request: web.Request, response: web.StreamResponse) -> None:
         # Whoever asks may take this pod for the one that had its address before.
-        response.headers[sidecar_api.MODEL_HEADER] = self._name
-        if self._pod_uid:
-            response.headers[sidecar_api.POD_HEADER] = self._pod_uid
+        response.headers[sidecar_api.MODEL_HEADER] = self.name
+        if self.pod_uid:
+            response.headers[sidecar_api.POD_HEADER] = self.pod_uid
 
     def _guarded(self, handler: Handler) -> Handler:
         """The handler, for those who have the token."""
 
         async def guarded(request: web.Request) -> web.Response:
-            if not self._token:
+            if not self.token:
                 return web.Response(status=403, text="there is no token, so nobody may do this\n")
             given = request.headers.get(sidecar_api.TOKEN_HEADER, "")
             # As bytes: a header may hold what a comparison of texts refuses.
             given_bytes = given.encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given_bytes, self._token.encode()):
+            if not hmac.compare_digest(given_bytes, self.token.encode()):
                 return web.Response(status=403, text=f"{sidecar_api.TOKEN_HEADER} is wrong\n")
             return await handler(request)
 

@@ -6,6 +6,7 @@ read, for the body's size before it is parsed.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -31,39 +32,29 @@ from batchedmodel_sidecar.protocols.routes import refuse_version
 logger: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Admission:
     """Lets the requests of one model in."""
 
-    def __init__(
-        self,
-        *,
-        batcher: Batcher,
-        link: Link,
-        lifecycle: Lifecycle,
-        bodies: BodyReader,
-        codec: Codec,
-        adapters: ServedAdapters,
-        is_upstream: bool,
-        passes_on: bool,
-    ) -> None:
-        """`is_upstream`: the server is one of one's own. `passes_on`: it also gets single calls."""
-        self._batcher = batcher
-        self._link = link
-        self._lifecycle = lifecycle
-        self._bodies = bodies
-        self._codec = codec
-        self._adapters = adapters
-        self._is_upstream = is_upstream
-        self.passes_on: Final = passes_on
+    batcher: Batcher
+    link: Link
+    lifecycle: Lifecycle
+    bodies: BodyReader
+    codec: Codec
+    adapters: ServedAdapters
+    is_upstream: bool
+    """The server is one of one's own."""
+    passes_on: bool
+    """It also gets single calls."""
 
     @property
     def timeout_seconds(self) -> float:
         """For a request that says nothing of its own."""
-        return self._batcher.settings.request_timeout_seconds
+        return self.batcher.settings.request_timeout_seconds
 
     def limit(self, head: RequestHead) -> float:
         """Seconds that the headers of a request leave it; raises `InvalidInput`."""
-        return limit_of(options_of_headers(head.headers), self._batcher.settings)
+        return limit_of(options_of_headers(head.headers), self.batcher.settings)
 
     def declines_batching(self, head: RequestHead) -> bool:
         """Whether a request is to go to an upstream server as it is; raises `InvalidInput`."""
@@ -72,50 +63,50 @@ class Admission:
     @property
     def status(self) -> LinkStatus:
         """What is known of the model."""
-        return self._link.status
+        return self.link.status
 
     @property
     def works(self) -> bool:
         """Whether nothing but the model's absence keeps requests from being taken."""
-        return self._batcher.closed is None and not self._lifecycle.draining
+        return self.batcher.closed is None and not self.lifecycle.draining
 
     @property
     def refusing(self) -> bool:
         """Whether a call that comes now is refused, as the model is away or the pod stops."""
-        batcher = self._batcher
-        return self._lifecycle.refusing or batcher.model is None or batcher.closed is not None
+        batcher = self.batcher
+        return self.lifecycle.refusing or batcher.model is None or batcher.closed is not None
 
     @property
     def closing(self) -> bool:
         """Whether connections should end behind their answers: another pod may answer the next."""
-        return self._lifecycle.draining or self.refusing
+        return self.lifecycle.draining or self.refusing
 
     def share(self, caller: str, headers: Mapping[str, str]) -> Share:
         """Whose part of the memory a request from this address uses."""
-        return share_of(caller, headers, self._batcher.settings.tenants)
+        return share_of(caller, headers, self.batcher.settings.tenants)
 
     def require_open(self) -> None:
         """Raise `Rejected` while the pod is stopping."""
-        if not self._lifecycle.takes_calls():
+        if not self.lifecycle.takes_calls():
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_SOON)
 
     def open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
         self.require_open()
-        model = self._batcher.model
+        model = self.batcher.model
         if model is None:
-            reason = self._link.status.reason
+            reason = self.link.status.reason
             raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_SOON)
-        if self._batcher.closed is not None:
-            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_SOON)
+        if self.batcher.closed is not None:
+            raise Rejected(Rejection.NOT_READY, self.batcher.closed, retry_after=RETRY_SOON)
         return model
 
     def model_of(self, request: Request) -> ReadyModel:
         """The model that answers a request at present; raises `Rejected`."""
         model = self.open_for_work()
         # Versions of an upstream server are its own business, and a part of the key.
-        if request.match.version is not None and not self._is_upstream:
+        if request.match.version is not None and not self.is_upstream:
             refuse_version(request.match.version, model.description.version)
         return model
 
@@ -129,10 +120,10 @@ class Admission:
         chosen = self.adapter(request)
         share = request.hold.share
         if declared is not None:
-            self._bodies.refuse_declared(declared, share)
+            self.bodies.refuse_declared(declared, share)
             if is_large(declared, request.route.json_length):
-                self._codec.refuse_large(share)
-        refusal = self._batcher.refusal(share)
+                self.codec.refuse_large(share)
+        refusal = self.batcher.refusal(share)
         if refusal is not None:
             raise refusal
         return chosen
@@ -142,7 +133,7 @@ class Admission:
 
         Raises `InvalidInput` or `Rejected`.
         """
-        return self._adapters.chosen(request.head.headers, request.match.adapter or named)
+        return self.adapters.chosen(request.head.headers, request.match.adapter or named)
 
     def options(self, head: RequestHead) -> HeaderOptions:
         """What the headers ask for, read once for all requests that have the same head.

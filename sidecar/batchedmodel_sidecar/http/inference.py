@@ -7,6 +7,7 @@ whose body has a known form waits for nothing but its batch.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
@@ -31,48 +32,38 @@ from batchedmodel_sidecar.protocols.protocol import Parsed
 from batchedmodel_sidecar.telemetry.ledger import RecentArrivals
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InferenceHandler:
     """Answers the inferences of one model."""
 
-    def __init__(
-        self,
-        *,
-        admission: Admission,
-        batcher: Batcher,
-        recorder: RecentArrivals,
-        refusals: Refusals,
-        bodies: BodyReader,
-        codec: Codec,
-        clock: Callable[[], float],
-    ) -> None:
-        """`clock`: in monotonic seconds."""
-        self._admission = admission
-        self._batcher = batcher
-        self._recorder = recorder
-        self._refusals = refusals
-        self._bodies = bodies
-        self._codec = codec
-        self._clock = clock
+    admission: Admission
+    batcher: Batcher
+    recorder: RecentArrivals
+    refusals: Refusals
+    bodies: BodyReader
+    codec: Codec
+    clock: Callable[[], float]
+    """In monotonic seconds."""
 
     async def infer(self, head: RequestHead, route: Route, source: Source, caller: str) -> Response:
         """The answer to any inference; raises `CallError`, `InvalidInput` or `GoesAlone`."""
-        share, arrived = self._admission.share(caller, head.headers), self._clock()
-        request = Request(head, route, arrived, self._bodies.hold(share))
+        share, arrived = self.admission.share(caller, head.headers), self.clock()
+        request = Request(head, route, arrived, self.bodies.hold(share))
         try:
             await self._read(request, source)
             parsed, hold = request.parsed, request.hold
-            share = share_of_call(parsed.call, share, self._batcher.settings.tenants)
-            pending = self._batcher.offer(parsed.call, arrived, request.options, share)
+            share = share_of_call(parsed.call, share, self.batcher.settings.tenants)
+            pending = self.batcher.offer(parsed.call, arrived, request.options, share)
             pending.hold = hold
             answer = await pending
             # What the answer takes is held until it leaves.
             size = answer.size
-            self._bodies.hold_answer(size, hold)
+            self.bodies.hold_answer(size, hold)
             try:
-                if self._codec.renders_here(request.protocol, parsed, answer, size):
+                if self.codec.renders_here(request.protocol, parsed, answer, size):
                     body = request.protocol.render(parsed, answer, request.model)
                 else:
-                    body = await self._codec.render(
+                    body = await self.codec.render(
                         request.protocol, parsed, answer, request.model, hold.share
                     )
             except InvalidInput as error:
@@ -84,17 +75,17 @@ class InferenceHandler:
             response = Response((body.data, *body.tail), body.content_type, headers=headers)
             options = head.header_options
             if options is not None and options.accepted and size_of(response.parts) >= SMALL:
-                response = await self._bodies.compressed(response, options.accepted, hold)
+                response = await self.bodies.compressed(response, options.accepted, hold)
         finally:
             request.release()
-        return self._bodies.unread.admitted(response, caller)
+        return self.bodies.unread.admitted(response, caller)
 
     async def _read(self, request: Request, source: Source) -> None:
         """Fill in all that comes before the batcher decides; raises `Rejected` or `GoesAlone`.
 
         A request that leaves or fails here is counted as rejected.
         """
-        head, hold, admission = request.head, request.hold, self._admission
+        head, hold, admission = request.head, request.hold, self.admission
         body: Received = b""
         limit = 0.0
         try:
@@ -103,10 +94,10 @@ class InferenceHandler:
             header_options = head.header_options or admission.options(head)
             request.options = header_options.options
             if isinstance(source, bytes):
-                body = self._bodies.whole(source, head, hold, request.route.json_length)
+                body = self.bodies.whole(source, head, hold, request.route.json_length)
             else:
                 seconds, length = self._limit(request), request.route.json_length
-                body = await self._bodies.read(head, source, hold, seconds, length)
+                body = await self.bodies.read(head, source, hold, seconds, length)
                 # The model may have been restarted while the body arrived.
                 request.model = admission.model_of(request)
             if admission.passes_on and admission.declines_batching(head):
@@ -118,7 +109,7 @@ class InferenceHandler:
                 parsed = at_once
             else:
                 limit = self._limit(request)
-                left = limit - (self._clock() - request.arrived)
+                left = limit - (self.clock() - request.arrived)
                 parsed, waited = await within(left, self._parsed(request, body))
                 if waited:
                     admission.open_for_work()
@@ -128,7 +119,7 @@ class InferenceHandler:
             request.parsed = parsed if chosen is None else parsed.for_adapter(chosen)
         except asyncio.CancelledError:
             # Nothing was promised, but the ledger counts every request that came.
-            self._refusals.abandoned()
+            self.refusals.abandoned()
             raise
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and admission.passes_on:
@@ -138,7 +129,7 @@ class InferenceHandler:
         except TimeoutError as error:
             raise self._unread(TooLate(limit)) from error
         except Rejected as error:
-            refused = of_now(error, hold.share, self._batcher)
+            refused = of_now(error, hold.share, self.batcher)
             raise self._unread(refused) from None
         except GeneratorExit:
             raise
@@ -153,27 +144,27 @@ class InferenceHandler:
 
     def _limit(self, request: Request) -> float:
         """Seconds from its arrival that the headers of a request leave it."""
-        return limit_of(request.options, self._batcher.settings)
+        return limit_of(request.options, self.batcher.settings)
 
     def _parsed_at_once(self, request: Request, body: Received) -> Parsed | None:
         """The call in a small body of a known form; None for any other."""
         protocol = request.route.at_once
         if protocol is None or not isinstance(body, bytes):
             return None
-        most_rows = partial(self._codec.most_rows, request.hold.share)
+        most_rows = partial(self.codec.most_rows, request.hold.share)
         parsed = protocol.parse_at_once(body, request.model, most_rows)
         if parsed is not None:
-            self._bodies.charge_rows(body, parsed.call, request.hold)
+            self.bodies.charge_rows(body, parsed.call, request.hold)
         return parsed
 
     async def _parsed(self, request: Request, body: Received) -> Parsed:
         plain, hold, length = body, request.hold, request.route.json_length
         options = request.head.header_options
         if options is not None and options.encoding is not None:
-            plain = await self._bodies.decoded(body, options.encoding, hold, length)
+            plain = await self.bodies.decoded(body, options.encoding, hold, length)
         try:
-            parsed = await self._codec.parse(request.protocol, plain, length, request.model, hold)
-            self._bodies.charge_rows(plain, parsed.call, hold, parsed.kept)
+            parsed = await self.codec.parse(request.protocol, plain, length, request.model, hold)
+            self.bodies.charge_rows(plain, parsed.call, hold, parsed.kept)
         finally:
             if plain is not body:
                 let_go(plain)
@@ -181,5 +172,5 @@ class InferenceHandler:
 
     def _unread(self, refused: Rejected) -> Rejected:
         """Note a request that was refused before it was understood."""
-        self._recorder.refused_unread(refused.reason, refused.rows, self._clock())
+        self.recorder.refused_unread(refused.reason, refused.rows, self.clock())
         return refused

@@ -118,23 +118,19 @@ class LedgerCollector(Collector):
         yield in_force
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GenerationCollector(Collector):
     """Shows what is known of generated text."""
 
-    def __init__(
-        self,
-        counts: GenerationCounts,
-        admission: Callable[[], Admission],
-        model: Callable[[], ReadyModel | None],
-    ) -> None:
-        """`admission`: by which requests go at present; `model`: the one that can be asked now."""
-        self._counts = counts
-        self._admission = admission
-        self._model = model
+    counts: GenerationCounts
+    admission: Callable[[], Admission]
+    """By which requests go at present."""
+    model: Callable[[], ReadyModel | None]
+    """The one that can be asked now."""
 
     def collect(self) -> Iterator[Metric]:
         """All of it as it is now."""
-        counts, admission = self._counts, self._admission()
+        counts, admission = self.counts, self.admission()
         yield _histogram(names.GENERATION_QUEUE, "Until requests go to the server", counts.queued)
         doc = "From a request's arrival to its first token, of streams"
         yield _histogram(names.FIRST_TOKEN, doc, counts.first_token)
@@ -157,35 +153,29 @@ class GenerationCollector(Collector):
             "Tokens of a block of our engine's cache, and blocks on whichever device it has",
             labels=["block_size", "num_gpu_blocks"],
         )
-        model = self._model()
+        model = self.model()
         if model is not None and (engine := model.generation) is not None:
             blocks.add_metric([str(engine.block_tokens), str(engine.blocks)], 1)
         yield blocks
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptersCollector(Collector):
     """Shows them at the moment of the scrape."""
 
-    def __init__(
-        self,
-        served: ServedAdapters,
-        counts: TenantCounts,
-        works: Sequence[AtWork],
-        slots: int,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`slots`: adapters that the device has at once; `wall_clock`: seconds since 1970."""
-        self._served = served
-        self._counts = counts
-        self._works = works
-        self._slots = slots
-        self._wall_clock = wall_clock
+    served: ServedAdapters
+    counts: TenantCounts
+    works: Sequence[AtWork]
+    slots: int
+    """Adapters that the device has at once."""
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since 1970."""
 
     def collect(self) -> Iterator[Metric]:
         """All of it; of adapters the largest ten have a series, the others share one."""
         served, refused = names.ADAPTER_SERVED_ITEMS, names.ADAPTER_REFUSED_ITEMS
-        yield from _by_name("adapter", self._counts, served, refused, "Rows refused")
-        phases = Counter(state.phase for state in self._served.states)
+        yield from _by_name("adapter", self.counts, served, refused, "Rows refused")
+        phases = Counter(state.phase for state in self.served.states)
         doc = "Versions of adapters, by their phase"
         told = GaugeMetricFamily(names.ADAPTERS, doc, labels=["phase"])
         for phase in AdapterPhase:
@@ -193,7 +183,7 @@ class AdaptersCollector(Collector):
         yield told
         running: set[str] = set()
         waiting: set[str] = set()
-        for work in self._works:
+        for work in self.works:
             at_server, in_line = work()
             running |= at_server
             waiting |= in_line
@@ -204,7 +194,7 @@ class AdaptersCollector(Collector):
             labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
         )
         lists = (",".join(sorted(found)) for found in (running, waiting))
-        info.add_metric([str(self._slots), *lists], self._wall_clock())
+        info.add_metric([str(self.slots), *lists], self.wall_clock())
         yield info
 
 

@@ -156,7 +156,13 @@ async def test_metrics_tell_of_adapters_in_series_whose_number_is_bounded() -> N
     for name in ("m", "sql", "chat", "chat", "sql", "chat"):
         made.begin(body(1), None, name)
     ledger, batcher = made.world.ledger, made.world.batcher
-    collector = AdaptersCollector(served, ledger.adapters, [batcher.adapters], 8, lambda: 17.5)
+    collector = AdaptersCollector(
+        served=served,
+        counts=ledger.adapters,
+        works=[batcher.adapters],
+        slots=8,
+        wall_clock=lambda: 17.5,
+    )
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in collector.collect()

@@ -22,7 +22,7 @@ class Dispatcher:
 async def test_liveness_follows_the_dispatcher() -> None:
     dispatcher, nothing = Dispatcher(), cast("Any", None)
     admin = Admin(
-        "m",
+        name="m",
         batcher=cast("Any", dispatcher),
         link=nothing,
         lifecycle=nothing,
