@@ -123,12 +123,13 @@ class BatchRequest:
 class BatchReply:
     """What the model server answers; a failed item has empty tensors, its status and its error."""
 
-    outputs: tuple[Ragged, ...]
-    statuses: tuple[int, ...]
-    errors: tuple[str, ...]
+    outputs: tuple[Ragged, ...] = ()
+    statuses: tuple[int, ...] = ()
+    errors: tuple[str, ...] = ()
+    """These three are empty in what an upstream server answers, which has no such columns."""
     compute_seconds: float
     """Time in the forward pass."""
-    queue_seconds: float
+    queue_seconds: float = 0.0
     """Time between the batch's arrival at the server and the start of its forward pass."""
     tokens: int
     """Sum of the items' lengths."""

@@ -203,11 +203,7 @@ class BatchResult:
         if self.fault is None:
             assert settled == len(self._answers), "a row was left without an answer: our bug"
         return RawReply(
-            outputs=(),
-            statuses=(),
-            errors=(),
             compute_seconds=seconds,
-            queue_seconds=0.0,
             tokens=settled,
             padded_tokens=settled,
             names=self._names,

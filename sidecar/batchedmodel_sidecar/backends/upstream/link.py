@@ -234,11 +234,7 @@ class UpstreamLink:
             return await self._served(search, seconds)
 
         return UncutReply(
-            outputs=(),
-            statuses=(),
-            errors=(),
             compute_seconds=search.seconds,
-            queue_seconds=0.0,
             tokens=len(rows),
             padded_tokens=len(rows),
             cut=cut,

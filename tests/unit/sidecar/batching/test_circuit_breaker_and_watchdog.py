@@ -30,11 +30,7 @@ def failed(times: int, now: float = 0.0) -> CircuitBreaker:
 def refusal(calls: int, status: int = 500) -> RawReply:
     """An upstream server's answer to so many calls of a row each, all of them refused."""
     return RawReply(
-        outputs=(),
-        statuses=(),
-        errors=(),
         compute_seconds=0.0,
-        queue_seconds=0.0,
         tokens=calls,
         padded_tokens=calls,
         names=(),
