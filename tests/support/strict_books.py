@@ -73,7 +73,7 @@ class StrictLedger(Ledger):
         assert self.rows_offered == seen.rows
         ongoing = self.waiting + self.in_flight + self.passing
         assert self.accepted == self.settled.total() + ongoing
-        assert self.live <= len(seen.inside)
+        assert self.waiting + self.in_flight <= len(seen.inside)
         assert self.rows_waiting <= self.rows_live <= sum(seen.inside)
         assert self.batches_in_flight >= len(seen.at_server)
         assert self.rows_at_model.value >= sum(seen.at_server)
@@ -85,7 +85,8 @@ class StrictLedger(Ledger):
         seen = self._seen
         assert not self.wrong
         self.check()
-        assert (self.live, self.rows_live) == (len(seen.inside), sum(seen.inside))
+        live = self.waiting + self.in_flight
+        assert (live, self.rows_live) == (len(seen.inside), sum(seen.inside))
         at_server = (len(seen.at_server), sum(seen.at_server))
         assert (self.batches_in_flight, self.rows_at_model.value) == at_server
         assert self.settled.total() == seen.ended.total()

@@ -129,7 +129,7 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     read, as it follows from the points.
     """
     cost_rule = CostRule(mapping["cost_rule"])
-    device, listed = mapping["device"], mapping["points"]
+    device, listed, max_cost = mapping["device"], mapping["points"], mapping.get("max_cost")
     if not isinstance(device, str) or not device.isprintable():
         raise InvalidInput("profile.device", "is not a string of printable characters", device)
     if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
@@ -139,7 +139,7 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         cost_rule=cost_rule,
         device=device,
         points=points,
-        max_cost=_cost(mapping, "profile.max_cost"),
+        max_cost=None if max_cost is None else ruled(_MAX_COST, max_cost, "profile.max_cost"),
         sharing=ruled(ANY_TEXT, mapping.get("sharing", ""), "profile.sharing"),
         sharing_reason=ruled(ANY_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
@@ -167,11 +167,6 @@ def _on_the_line(before: Knot, middle: Knot, after: Knot) -> bool:
     part = (middle.size - before.size) / (after.size - before.size)
     line = before.seconds + part * (after.seconds - before.seconds)
     return abs(middle.seconds - line) <= _STRAIGHT * middle.seconds
-
-
-def _cost(entry: Mapping[str, Any], field: str) -> int | None:
-    given = entry.get(field.rpartition(".")[2])
-    return None if given is None else ruled(_MAX_COST, given, field)
 
 
 def _start_up(entry: object) -> tuple[tuple[str, float], ...]:

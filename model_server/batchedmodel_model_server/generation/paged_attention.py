@@ -69,7 +69,6 @@ class PagedCache:
 
         self.blocks: Final = blocks
         self.block_tokens: Final = block_tokens
-        self.shapes: Final = tuple(shapes)
         self.device: Final = device
         self.keys: Final = [pages(one.heads, one.key_size) for one in shapes]
         """For each layer blocks x heads x tokens x size, or blocks x tokens x heads x size."""

@@ -313,11 +313,6 @@ class Ledger:
             self.rows_at_model.change(-1, now)
         self.settle(outcome, 1, work, now, waiting=int(waiting))
 
-    @property
-    def live(self) -> int:
-        """Accepted calls that the batcher has not settled."""
-        return self.waiting + self.in_flight
-
     def answered_rows(self, tenant: str, adapter: str | None, rows: int) -> None:
         """So many rows for an adapter, or for the model itself, were answered."""
         self.tenants.served(tenant, rows)

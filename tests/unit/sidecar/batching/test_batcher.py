@@ -242,7 +242,7 @@ async def test_idle_comes_when_the_last_call_is_settled() -> None:
     task = w.send(b"a")
     await asyncio.sleep(0)
     await w.batcher.idle()
-    assert task.done() or w.ledger.live == 0
+    assert task.done() or w.ledger.rows_live == 0
 
 
 async def test_a_model_that_takes_other_rows_gets_none_of_the_old_ones() -> None:

@@ -97,7 +97,7 @@ async def _storm(chance: random.Random, *, idempotent: bool) -> tuple[int, int]:
     assert w.ledger.rejected == refused
     answered = sum(not isinstance(r, BaseException) for r in results)
     assert w.ledger.settled[Outcome.COMPLETED] >= answered
-    assert (w.ledger.live, w.ledger.rows_waiting, w.ledger.rows_at_model.value) == (0, 0, 0)
+    assert (w.ledger.rows_live, w.ledger.rows_waiting, w.ledger.rows_at_model.value) == (0, 0, 0)
     assert rows_of(await w.send(b"when it is over")) == [b"when it is over"]
     assert b"pending" not in b"".join(w.recorder.csv())
     await w.batcher.close()

@@ -224,7 +224,7 @@ async def test_a_call_ends_with_the_first_of_its_rows_that_is_given_up(wanted: W
     assert w.server.batches == [3]
     assert w.ledger.settled == {Outcome.SHED: 1, Outcome.COMPLETED: 1}
     assert recorded(w) == {"shed": 3, "completed": 1}
-    assert w.ledger.live == 0
+    assert w.ledger.rows_live == 0
     assert w.ledger.rows_waiting == w.ledger.rows_live == 0
 
 

@@ -68,7 +68,7 @@ async def test_a_list_whose_answered_rows_have_no_memory_ends_and_harms_nobody()
     assert (told.value.status, told.value.answered) == (503, False)
     assert held.kept == 40
     assert [rows_of(await one) for one in others] == [[b"single"]] * 3
-    assert w.ledger.live == 0
+    assert w.ledger.rows_live == 0
     assert w.ledger.rows_waiting == 0
     held.release()
     rows = rows[:20]

@@ -83,7 +83,7 @@ async def test_a_caller_that_leaves_takes_its_row_and_its_bytes_along() -> None:
     await asyncio.sleep(1.0)
     assert len(place.told) == 1, "only the first caller hears anything"
     assert place.world.ledger.settled[Outcome.CANCELLED] == 1
-    assert place.world.ledger.live == 0
+    assert place.world.ledger.rows_live == 0
     assert place.held == 0
     assert not MODEL.users.any
     call.cancel()
@@ -274,7 +274,7 @@ async def test_a_caller_that_cannot_be_told_harms_no_other_of_its_batch() -> Non
         place.begin(body(3, number))
     await asyncio.sleep(1.0)
     assert [response.status for response in place.told[1:]] == [200, 200, 200, 200]
-    assert place.world.ledger.live == 0
+    assert place.world.ledger.rows_live == 0
     assert place.held == 0
 
 
