@@ -287,6 +287,7 @@ async def test_nothing_happens_after_the_end() -> None:
     assert w.ledger.batches_in_flight == 0
 
 
+@pytest.mark.interpreted  # methods of what is compiled cannot be replaced
 async def test_what_fails_where_a_call_is_settled_holds_up_no_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

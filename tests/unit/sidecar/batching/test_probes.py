@@ -160,11 +160,11 @@ def test_resting_keys_of_one_tenant_end_no_rest_of_another() -> None:
 
 def test_of_too_many_resting_keys_of_a_tenant_the_one_that_ends_first_ends_now() -> None:
     resting = RestingItems[Item]()
-    for key in range(65):
-        resting.rest(key, "", 100.0 - key)
-    assert not resting.rests(64, "")
-    assert sum(resting.rests(key, "") for key in range(65)) == 64
-    assert resting.changes_at() == 100.0 - 63
+    for key in range(257):
+        resting.rest(key, "", 400.0 - key)
+    assert not resting.rests(256, "")
+    assert sum(resting.rests(key, "") for key in range(257)) == 256
+    assert resting.changes_at() == 400.0 - 255
 
 
 def test_rows_of_a_key_whose_rest_was_cut_short_wait_no_longer() -> None:
@@ -172,7 +172,7 @@ def test_rows_of_a_key_whose_rest_was_cut_short_wait_no_longer() -> None:
     resting.rest("first", "", 1.0)
     row = Item(id=ItemId(1), key="first", length=1, arrived=0.0, due=1.0, deadline=1.0)
     assert resting.takes(row)
-    for key in range(64):
+    for key in range(256):
         resting.rest(key, "", 2.0)
     assert resting.woken(0.0) == [row]
     assert resting.woken(9.0) == []
