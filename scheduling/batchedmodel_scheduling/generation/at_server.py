@@ -12,10 +12,12 @@ from batchedmodel_scheduling.queue.shared_room import SharedRoom
 class Running:
     """A request at the server."""
 
-    __slots__ = ("cached", "first_at", "released_at", "tokens", "waiting")
+    __slots__ = ("begun_before", "cached", "first_at", "released_at", "tokens", "waiting")
 
-    def __init__(self, waiting: Waiting, now: float) -> None:
+    def __init__(self, waiting: Waiting, now: float, begun: int) -> None:
+        """`begun`: streams that had begun at the server before it went."""
         self.waiting: Final = waiting
+        self.begun_before: Final = begun
         self.released_at: Final = now
         self.first_at = NEVER
         self.tokens = 0
@@ -69,8 +71,8 @@ class AtServer:
         """Streams without a first token, the oldest first."""
         self.unread_tokens = 0
         """Of their prompts."""
-        self._begun_until = -NEVER
-        """When the newest stream went that has its first token."""
+        self._begun = 0
+        """Streams that have begun so far."""
         self.work = 0.0
         """Expected of all that are here when they were released."""
         self.tokens = 0
@@ -98,19 +100,19 @@ class AtServer:
         return self._running.get(request_id)
 
     def set_overtaken_aside(self) -> None:
-        """Streams without a first token count as read once later ones have theirs.
+        """Streams without a first token count as read once as many as are here began since.
 
-        A server that takes who comes first reads them, or never will.
+        Not once one did: of several engines behind one address the slower reads its own later.
         """
         for one in list(self.unread.values()):
-            if one.released_at < self._begun_until and self._is_read(one):
+            if self._begun - one.begun_before >= self.sequences and self._is_read(one):
                 self.streams -= one.waiting.places
 
     def released(self, waiting: Waiting, now: float) -> None:
         """A request goes there."""
         self._pass(now)
         request = waiting.request
-        running = self._running[request.id] = Running(waiting, now)
+        running = self._running[request.id] = Running(waiting, now, self._begun)
         self.here.take(request.share, 1)
         self.of[request.share.tenant] += waiting.places
         self.sequences += waiting.places
@@ -135,7 +137,7 @@ class AtServer:
         if not self._is_read(running):
             self.streams += running.waiting.places
         running.first_at = now
-        self._begun_until = max(self._begun_until, running.released_at)
+        self._begun += 1
         self.generating += running.waiting.places
         self._started += running.waiting.places
         self._prompt_tokens += running.read_tokens

@@ -1,11 +1,11 @@
 """Capacity of an upstream engine: its given limit, or as many as it runs and a few that wait there.
 
 Of streams it is seen how many wait there: those without a first token. So no more go than begin
-with two of its steps, and a part of those that run. One that later ones have overtaken does not
-wait: it is read, or never will be. Of other requests the engine's gauges tell; where they do not,
+with two of its steps, and a part of those that run. One that many others have overtaken does not
+wait: it is read, or may never be. Of other requests the engine's gauges tell; where they do not,
 the limit grows while more requests at once complete more.
 
-Where tokens come too slowly the limit shrinks, but not where fewer requests bring them no sooner.
+Where tokens come too slowly the limit shrinks, until half as many requests bring them no sooner.
 
 While a tenant uses little of the engine beside others, these go only when nothing waits there, and
 so do long prompts of any tenant: the engine takes who comes first.
@@ -78,9 +78,9 @@ class UpstreamEngine(Capacity):
         self._before = (_FIRST_LIMIT, 0.0)
         """The limit before it grew last, and what completed a second; 0: it is not known."""
         self._slowed = (0, 0.0)
-        """The limit and the seconds between tokens before it shrank for these."""
+        """The limit and the seconds between tokens from which it shrinks; 0: it does not."""
         self._target_from = -NEVER
-        """Until then the target counts for nothing, as a lower limit brought it no nearer."""
+        """Until then the target counts for nothing, as half of the limit brought it no nearer."""
         self._completed = self._seconds = 0.0
         self.configure(settings)
 
@@ -175,7 +175,7 @@ class UpstreamEngine(Capacity):
         if token <= target:
             self._slowed = (0, 0.0)
         elif now >= self._grow_at:
-            self._slow_down(token, target, now)
+            self._slow_down(load.taken, token, target, now)
         queued = load.streams - load.generating
         if self._pressed and not load.started and queued >= self._unstarted:
             self._unstarted += 1 / _STALL_LOOKS
@@ -221,14 +221,19 @@ class UpstreamEngine(Capacity):
             self._grow_at = now if self._doubles else now + _PLATEAU_SECONDS
             self._doubles = False  # smaller steps from there
 
-    def _slow_down(self, token: float, target: float, now: float) -> None:
-        """Tokens come too slowly: fewer requests, unless fewer brought them no sooner before."""
+    def _slow_down(self, taken: float, token: float, target: float, now: float) -> None:
+        """Tokens come too slowly: fewer requests, unless half as many brought them no sooner."""
+        if taken > self._limit + _slack(self._limit):
+            return  # those that are to be fewer have not ended yet
         limit, before = self._slowed
-        if self._limit < limit and token > before * (1 - _SLOW_GAIN * (1 - self._limit / limit)):
+        halved = 2 * self._limit <= limit
+        if halved and token > before * (1 - _SLOW_GAIN / 2):
             self._limit, self._target_from = limit, now + _RAN_SECONDS
-        else:
+            self._slowed = (0, 0.0)
+            return
+        if halved or not limit:
             self._slowed = (self._limit, token)
-            self._shrink(int(self._limit * max(0.5, target / token)), now)
+        self._shrink(int(self._limit * max(0.5, target / token)), now)
 
     def _fresh(self, now: float) -> list[EngineView]:
         return self._views if now - self._viewed_at < _VIEW_SECONDS else []

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_scheduling.generation.admission import Admission
 from batchedmodel_scheduling.generation.at_server import AtServer, Load
-from batchedmodel_scheduling.generation.requests import AdmissionSettings, EngineView
+from batchedmodel_scheduling.generation.requests import AdmissionSettings, EngineView, Waiting
 from batchedmodel_scheduling.generation.upstream_engine import UpstreamEngine
 from batchedmodel_scheduling.queue.shared_room import SharedRoom
 from support.generation_requests import offered, request
@@ -189,6 +189,36 @@ def test_a_target_that_fewer_do_not_bring_nearer_takes_no_places() -> None:
         looked(limits, load(limits.limit, running=running, token=0.1), number * SPAN, pressed=True)
         seen.append(limits.limit)
     assert sum(min(64, limit) for limit in seen[400:]) >= 0.9 * 64 * 800
+
+
+def test_a_target_is_not_given_up_while_those_that_are_to_be_fewer_run_on() -> None:
+    """Answers of a minute: four seconds behind a lower limit as many run, as slowly."""
+    limits, running = engine(token_target=0.04), 16.0
+    for number in range(2400):
+        running = max(min(running, limits.limit), running - SPAN * running / 60.0)
+        if running < limits.limit:
+            running = float(limits.limit)
+        looked(limits, load(running, token=0.01 + 0.001 * running), number * SPAN, pressed=True)
+        assert limits.limit <= 64
+    assert 20 <= limits.limit <= 30
+
+
+def test_a_stream_that_few_later_ones_overtook_still_waits() -> None:
+    """Two engines behind one address: the slow one reads its own later, and more must not go."""
+    server = AtServer(SharedRoom(100))
+    streams = [request("a") for _ in range(8)]
+    for one in streams:
+        server.released(Waiting(one, work=1.0, target=None), 0.0)
+    for one in streams[4:]:
+        server.first_token(one.id, 1.0)
+    server.set_overtaken_aside()
+    assert len(server.unread) == 4
+    for one in [request("a") for _ in range(4)]:
+        server.released(Waiting(one, work=1.0, target=None), 1.0)
+        server.first_token(one.id, 2.0)
+        server.ended(one.id, 2.0)
+    server.set_overtaken_aside()
+    assert not server.unread, "as many as are here began since they went"
 
 
 def test_while_no_stream_begins_one_more_may_be_there_every_two_seconds() -> None:
