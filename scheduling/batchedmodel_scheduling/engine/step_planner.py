@@ -201,7 +201,9 @@ class StepPlanner:
         light = _of_light_tenants(prompts)
         if light:
             self._light_tokens = sum([one.missing for one in light])
-            if max(Counter([one.tenant for one in prompts]).values()) >= _MANY_PROMPTS:
+            tenants = {one.tenant for one in light}
+            others = Counter([one.tenant for one in prompts if one.tenant not in tenants])
+            if max(others.values()) >= _MANY_PROMPTS:
                 self._short_steps = _SHORT_STEPS
         self._read_light_alone = bool(light) and not self._read_light_alone
         return light if self._read_light_alone else prompts

@@ -26,6 +26,11 @@ _MOST_KEYS: Final = 256
 """Tenants' keys that rest at once. Of more, a tenant with the most of them loses the rest that
 would end first: callers choose keys, and one must not end the rests of others."""
 
+_REFUSED_TENANTS: Final = 16
+"""Where a key rests for so many tenants the next refusal is for all of them: a server that refuses
+everybody must not be asked again by each."""
+_ALL_TENANTS: Final = ""
+
 
 class LateItems:
     """The late items of all keys and lengths."""
@@ -143,7 +148,10 @@ class RestingItems(Generic[R]):
 
     def rest(self, key: Hashable, tenant: str, until: float) -> None:
         """A tenant's key rests until then at least."""
-        rests = original(key), tenant
+        key = original(key)
+        if sum([refused == key for refused, _ in self.until]) >= _REFUSED_TENANTS:
+            tenant = _ALL_TENANTS
+        rests = key, tenant
         self.until[rests] = max(until, self.until.get(rests, -math.inf))
         if len(self.until) > _MOST_KEYS:
             keys = Counter([name for _, name in self.until])
@@ -154,7 +162,8 @@ class RestingItems(Generic[R]):
 
     def rests(self, key: Hashable, tenant: str) -> bool:
         """Whether a tenant's key rests; `woken` ends what is over."""
-        return (original(key), tenant) in self.until
+        key = original(key)
+        return (key, tenant) in self.until or (key, _ALL_TENANTS) in self.until
 
     def takes(self, item: R) -> bool:
         """Whether the key of an item rests; it waits here then."""

@@ -126,6 +126,19 @@ def test_many_resting_keys_of_a_tenant_end_no_rest_of_another() -> None:
         assert offered(queue) == {0}
 
 
+def test_a_key_that_is_refused_to_many_tenants_rests_for_all() -> None:
+    """A server that refuses everybody was asked by each tenant, and with many without an end."""
+    tenants = [an_item(n, key="k")._replace(share=Share(str(n))) for n in range(400)]
+    queue = a_queue(*tenants, an_item(500, key="other")._replace(share=Share("0")))
+    for number in range(16):
+        queue.rest("k", str(number), until=1.0)
+    assert len(list(queue)) == 385
+    queue.rest("k", "16", until=2.0)
+    assert [int(item.id) for item in queue] == [500]
+    queue.wake(2.0)
+    assert len(list(queue)) == 401
+
+
 def test_an_item_that_came_back_is_first_also_after_a_rest_of_its_key() -> None:
     for rests_before in (True, False):
         flood = [an_item(number)._replace(share=Share("flood")) for number in range(100)]
