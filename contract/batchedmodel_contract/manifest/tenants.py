@@ -76,7 +76,7 @@ class TenantSettings:
     by: TenantsBy = TenantsBy.CALLER
 
     def share_of(self, tenant: str) -> Share:
-        """What a tenant may have; whoever is not listed has weight 1."""
+        """What a tenant may have; one that is not listed has weight 1."""
         return Share(tenant, self.weights.get(tenant, 1.0), self.max_share)
 
 

@@ -14,7 +14,7 @@ from batchedmodel_scheduling.latency.step_times import StepCost
 from batchedmodel_scheduling.queue.items import NEVER
 
 _TWICE: Final = 2.0
-"""Whoever gives way has so many times what the other will have: or they would do so in turns."""
+"""A tenant gives way that has so many times what the other will have; with less both would."""
 _PART: Final = 8.0
 """One part of so many of the time, at most, goes to what is computed anew."""
 _AT_ONCE: Final = 1.0

@@ -10,7 +10,7 @@ A tenant with few tokens to read does not wait for the prompts of another: a ste
 alone, though not two steps in a row. Where another has many prompts, the next steps are short, also
 where no text goes on: the next short prompt waits for the step that runs.
 
-Pure: whoever owns the sequences and the cache does what a plan says.
+Pure: the engine owns the sequences and the cache, and does what a plan says.
 """
 
 from collections import Counter
@@ -179,7 +179,7 @@ class StepPlanner:
         taken = len(kept)
         prompts = [one for one in kept if one.missing > 1] if len(parts) < len(kept) else []
         known = len(prompts)
-        # Whoever had to give way just now would only have to again.
+        # What gave way just now would only have to again.
         for one in () if preempted else waiting:
             lacks = self.settings.lacks(one, one.missing)
             # A block more for each that runs, or the next steps would end somebody for this one.

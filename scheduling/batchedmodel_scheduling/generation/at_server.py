@@ -100,9 +100,9 @@ class AtServer:
         return self._running.get(request_id)
 
     def set_overtaken_aside(self) -> None:
-        """Streams without a first token count as read once as many as are here began since.
+        """Streams count as read once as many others have begun since they went as are here.
 
-        Not once one did: of several engines behind one address the slower reads its own later.
+        One other is not enough: of several engines behind one address the slower begins later.
         """
         for one in list(self.unread.values()):
             if self._begun - one.begun_before >= self.sequences and self._is_read(one):
