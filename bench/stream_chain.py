@@ -115,7 +115,9 @@ async def engine(settings: EngineSettings) -> AsyncIterator[EngineProcess]:
 
 
 @contextlib.asynccontextmanager
-async def stream_chain(folder: Path, settings: EngineSettings) -> AsyncIterator[StreamChain]:
+async def stream_chain(
+    folder: Path, settings: EngineSettings, batching: BatchSettings = SETTINGS
+) -> AsyncIterator[StreamChain]:
     """Both, ready; the sidecar with compiled modules, as in its image."""
     async with (
         engine(settings) as behind,
@@ -123,7 +125,7 @@ async def stream_chain(folder: Path, settings: EngineSettings) -> AsyncIterator[
             behind.url,
             folder,
             upstream_protocol=ServerProtocol.OPENAI,
-            settings=SETTINGS,
+            settings=batching,
             compiled=compiled_modules(cache_folder(os.environ)),
         ) as chain,
     ):

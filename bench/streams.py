@@ -21,10 +21,11 @@ from typing import Final
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
+from batchedmodel_contract.manifest.batching import BatchSettings
 from bench_report import Figure, new_parser, report, tell
 from process_family import family_bytes
 from stream_capacity import capacity, drawn, lengths, request_limit
-from stream_chain import EngineProcess, StreamChain, engine, stream_chain
+from stream_chain import SETTINGS, EngineProcess, StreamChain, engine, stream_chain
 from stream_faults import ENGINE as FAULTY
 from stream_faults import faults
 from stream_figures import Busy, Found, figures_of
@@ -33,7 +34,8 @@ from support.engine import EngineSettings
 
 ENGINE: Final = EngineSettings()
 SLOW: Final = EngineSettings(max_num_seqs=4096, step_seconds=0.5, kv_cache_tokens=10_000_000)
-"""Of the streams that are only open."""
+"""Of the streams that are only open. None would end within the usual targets and time-out."""
+PATIENT: Final = BatchSettings(max_queue_size=2_000, request_timeout_seconds=3600.0)
 CLOSED: Final = 96
 SHARE: Final = 0.7
 OVERLOAD: Final = 1.3
@@ -134,8 +136,12 @@ async def _bench() -> AsyncIterator[Bench]:
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         chains = [
-            stream_chain(folder / str(number), settings)
-            for number, settings in enumerate((ENGINE, SLOW, FAULTY))
+            stream_chain(folder / name, settings, batching)
+            for name, settings, batching in (
+                ("engine", ENGINE, SETTINGS),
+                ("slow", SLOW, PATIENT),
+                ("faulty", FAULTY, SETTINGS),
+            )
         ]
         async with asyncio.TaskGroup() as group:
             started = [group.create_task(stack.enter_async_context(chain)) for chain in chains]
