@@ -68,9 +68,9 @@ class UpstreamEngine(Capacity):
         """Streams without a first token that may be there."""
         self._ran = 0.0
         """Sequences that ran at once, at most, not long ago."""
-        self._pressed = self._shared = False
-        """Whether more waited than could go, since the last look; whether a tenant uses little of
-        it beside others."""
+        self._pressed = self._pressed_before = self._shared = False
+        """Whether more waited than could go, since the last look and already at it; whether a
+        tenant uses little of it beside others."""
         self._shared_until = self._grow_at = self._hidden_until = self._viewed_at = -NEVER
         self._doubles = True
         """Nothing has shown yet how many run there."""
@@ -162,7 +162,7 @@ class UpstreamEngine(Capacity):
         if now - self._server.began >= _LOOK_SECONDS:
             self._server.set_overtaken_aside()
             self._adapt(self._server.look(now), now)
-            self._pressed = wanted
+            self._pressed = self._pressed_before = wanted
         return NEVER if self._given is not None else now + _LOOK_SECONDS
 
     def _adapt(self, load: Load, now: float) -> None:
@@ -186,7 +186,8 @@ class UpstreamEngine(Capacity):
             elif self._pressed or queued > 2 * unstarted:
                 self._unstarted = unstarted
                 self._ran = max(load.taken - queued, self._ran * (1 - load.seconds / _RAN_SECONDS))
-                if queued > 0.75 * unstarted:
+                # Where they came within the span, its means are not of what runs.
+                if queued > 0.75 * unstarted and self._pressed_before:
                     self._limit = max(1, min(self._limit, round(self._ran + unstarted)))
                     self._doubles = may_grow = False
         elif views and views[-1].waiting is not None:

@@ -40,8 +40,8 @@ def load(
 
 
 def looked(limits: UpstreamEngine, seen: Load, now: float, *, pressed: bool) -> None:
-    """The server did so much in a span in which others waited, if `pressed`."""
-    limits._pressed = pressed
+    """The server did so much in a span in and before which others waited, if `pressed`."""
+    limits._pressed = limits._pressed_before = pressed
     limits._adapt(seen, now)
 
 
@@ -201,6 +201,42 @@ def test_a_target_is_not_given_up_while_those_that_are_to_be_fewer_run_on() -> N
         looked(limits, load(running, token=0.01 + 0.001 * running), number * SPAN, pressed=True)
         assert limits.limit <= 64
     assert 20 <= limits.limit <= 30
+
+
+@pytest.mark.parametrize("before_the_look", [0.03, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize("earlier", [0, 1, 4])
+@pytest.mark.parametrize("arriving", [2, 4, 64])
+def test_many_that_come_just_before_a_look_make_it_no_less(
+    before_the_look: float, earlier: int, arriving: int
+) -> None:
+    """The means of that span are not of what runs: the limit fell from 16 to 3.
+
+    `arriving`: how many the engine takes in a step of 20 ms.
+    """
+    admission = Admission(AdmissionSettings())
+    had, sent, limits = dict[int, int](), list[int](), list[int]()
+    for step in range(250):
+        now = 0.01 * step
+        if step in (0, round(100 - 100 * before_the_look)):
+            count = 96 if step else earlier
+            offered(admission, *[request("a", arrived=now) for _ in range(count)], now=now)
+        if step % 2 == 0:
+            for number in list(had):
+                had[number] += 1
+                if had[number] == 1:
+                    admission.first_token(number, now)
+                elif had[number] <= 40:
+                    admission.tokens(number, 1, now)
+                else:
+                    del had[number]
+                    admission.ended(number, now, output_tokens=40)
+                    offered(admission, request("a", arrived=now), now=now)
+            for _ in range(min(arriving, len(sent), 64 - len(had))):
+                had[sent.pop(0)] = 0
+        sent += admission.poll(now).release
+        limits.append(admission.limit)
+    assert min(limits) >= 14
+    assert limits[-1] > 16
 
 
 def test_a_stream_that_few_later_ones_overtook_still_waits() -> None:
