@@ -35,6 +35,7 @@ from batchedmodel_kube.names import (
     PLURAL,
     VERSION,
 )
+from descriptions import description
 from structural_schema import Schema, anchored, record_schema, rule_schema
 
 _WIDE: Final = 1
@@ -166,15 +167,16 @@ def effective_schema(of: type[Any]) -> Schema:
     Without bounds: what follows from two values may exceed the limits that hold for one.
     """
     properties: Schema = {}
-    for _, declared in declarations(of):
+    for field, declared in declarations(of):
+        described = {"description": description(of, field.name)}
         if isinstance(declared, Section):
             below = effective_schema(declared.of)
             if below["properties"]:
-                properties[declared.name] = {"description": declared.doc, **below}
+                properties[declared.name] = described | below
         elif declared.effective:
             bounded = rule_schema(declared.rule)
             kind = {name: bounded[name] for name in _KINDS if name in bounded}
-            properties[declared.name] = {"description": declared.doc, **kind}
+            properties[declared.name] = described | kind
     return {"type": "object", "properties": properties}
 
 

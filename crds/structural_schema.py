@@ -14,6 +14,7 @@ from batchedmodel_contract.schema.rules import Rule
 from batchedmodel_contract.schema.shapes import NOT_ASCENDING, AscendingWholes, ListOf, MapOf, Names
 from batchedmodel_kube.schema import quantities
 from batchedmodel_kube.schema.shapes import LONGEST_LABEL, NamedEntries, Shape
+from descriptions import description
 
 Schema = dict[str, Any]
 """A part of such a schema, as a custom resource's definition holds it."""
@@ -35,18 +36,17 @@ def record_schema(of: type[Any]) -> Schema:
     properties: Schema = {}
     for field, declared in declarations(of):
         if isinstance(declared, Section):
-            below = record_schema(declared.of)
-            description = declared.doc
+            below, said = record_schema(declared.of), []
         else:
-            below = rule_schema(declared.rule)
-            description = _described(field, declared)
-        properties[declared.name] = {"description": description, **below}
+            below, said = rule_schema(declared.rule), _said(field, declared)
+        sentences = " ".join([description(of, field.name), *said])
+        properties[declared.name] = {"description": sentences, **below}
     needed = {"required": required} if required else {}
     return {"type": "object", **needed, "properties": properties}
 
 
-def _described(field: dataclasses.Field[Any], declared: Setting) -> str:
-    sentences = [declared.doc]
+def _said(field: dataclasses.Field[Any], declared: Setting) -> list[str]:
+    sentences = []
     if isinstance(declared.rule, rules.Text) and declared.rule.pattern is not None:
         sentences.append(f"Must be {declared.rule.form}.")
     if declared.effective:
@@ -54,7 +54,7 @@ def _described(field: dataclasses.Field[Any], declared: Setting) -> str:
     if not declared.required and field.default not in (None, ()):
         default = json.dumps(field.default).strip('"')
         sentences.append(f"Default: {default}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def rule_schema(rule: Rule) -> Schema:

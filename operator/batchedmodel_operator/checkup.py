@@ -44,22 +44,18 @@ Check = Callable[[], Awaitable[str]]
 class CheckupSettings:
     """What the chart says of the installation."""
 
-    namespace: str = setting(Text(), "Namespace of the operator.", required=True)
-    lease_name: str = setting(Text(), "Lease of the operator.", required=True)
-    custom_metrics: bool = setting(
-        Truth(), "Whether the autoscaler serves custom.metrics.k8s.io.", default=True
-    )
-    external_metrics: bool = setting(
-        Truth(), "Whether the autoscaler serves external.metrics.k8s.io.", default=False
-    )
-    patience_seconds: float = setting(
-        Real(minimum=0, maximum=600),
-        "How long something may take to come right, after an installation.",
-        default=60.0,
-    )
-    log_format: logs.LogFormat = setting(
-        Choice(of=logs.LogFormat), "In which form to log.", default=logs.LogFormat.TEXT
-    )
+    namespace: str = setting(Text(), required=True)
+    """Namespace of the operator."""
+    lease_name: str = setting(Text(), required=True)
+    """Lease of the operator."""
+    custom_metrics: bool = setting(Truth(), default=True)
+    """Whether the autoscaler serves custom.metrics.k8s.io."""
+    external_metrics: bool = setting(Truth(), default=False)
+    """Whether the autoscaler serves external.metrics.k8s.io."""
+    patience_seconds: float = setting(Real(minimum=0, maximum=600), default=60.0)
+    """How long something may take to come right, after an installation."""
+    log_format: logs.LogFormat = setting(Choice(of=logs.LogFormat), default=logs.LogFormat.TEXT)
+    """In which form to log."""
 
 
 def main() -> int:

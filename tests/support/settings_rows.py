@@ -7,6 +7,7 @@ from typing import Any
 
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_kube.manifest.spec import Spec
+from descriptions import description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ def _rows(of: type[Any], path: str) -> Iterator[SettingRow]:
             name=declared.name,
             default=default,
             rule=str(declared.rule),
-            doc=declared.doc,
+            doc=description(of, field.name),
         )
 
 

@@ -1,9 +1,10 @@
 """Reads a mapping into a frozen record whose fields carry their own rules.
 
 The records of `spec` are declared with `setting` and `section`; `read` walks the declaration, so a
-field's name, default, rule and description exist once. It collects every mistake instead of
-stopping at the first, because an author wants to mend a manifest in one go. Beside the lists of
-`shapes`, which are passed on as they are, `Records` reads each entry into a record of its own.
+field's name, default, rule and description, which is the docstring behind it, exist once. It
+collects every mistake instead of stopping at the first, because an author wants to mend a manifest
+in one go. Beside the lists of `shapes`, which are passed on as they are, `Records` reads each entry
+into a record of its own.
 """
 
 import dataclasses
@@ -28,10 +29,11 @@ class Setting:
     name: str
     """As a manifest writes it: `maxBatchSize` of the field `max_batch_size`."""
     rule: Rule
-    doc: str
     required: bool
     effective: str
     """How the value is found when the author gives none and it depends on other fields."""
+    repeats: type[Any] | None = None
+    """The record that declares the field first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,47 +42,33 @@ class Section:
 
     name: str
     of: type[Any]
-    doc: str
     required: bool
+    repeats: type[Any] | None = None
 
 
 Declared: TypeAlias = tuple[dataclasses.Field[Any], Setting | Section]
 
 
-def setting(
-    rule: Rule, doc: str = "", *, required: bool = False, effective: str = "", default: Any = None
-) -> Any:
-    """Declare a field. Absent and without a default it is None; `effective` says what holds.
-
-    `doc` is for fields of the manifest, of which the reference is made.
-    """
-    declared = Setting(name="", rule=rule, doc=doc, required=required, effective=effective)
+def setting(rule: Rule, *, required: bool = False, effective: str = "", default: Any = None) -> Any:
+    """Declare a field. Absent and without a default it is None; `effective` says what holds."""
+    declared = Setting(name="", rule=rule, required=required, effective=effective)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
 
 
-def as_in(
-    of: type[Any],
-    name: str,
-    doc: str = "",
-    *,
-    effective: str = "",
-    default: Any = dataclasses.MISSING,
-) -> Any:
-    """Declare a field as another record has it, with what is said of it here."""
-    found = next(field for field in dataclasses.fields(of) if field.name == name)
-    metadata: Mapping[str, Any] = found.metadata
-    if doc:
-        declared = metadata[_DECLARATION]
-        metadata = {_DECLARATION: dataclasses.replace(declared, doc=doc, effective=effective)}
-    return dataclasses.field(
-        default=found.default if default is dataclasses.MISSING else default, metadata=metadata
-    )
-
-
-def section(of: type[Any], doc: str = "", *, required: bool = False, default: Any = None) -> Any:
+def section(of: type[Any], *, required: bool = False, default: Any = None) -> Any:
     """Declare a field that holds another record."""
-    declared = Section(name="", of=of, doc=doc, required=required)
+    declared = Section(name="", of=of, required=required)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
+
+
+def as_in(of: type[Any], name: str, *, default: Any = dataclasses.MISSING, **said: str) -> Any:
+    """Declare a field as another record has it, but for its default and what is `effective`."""
+    origin = next(field for field in dataclasses.fields(of) if field.name == name)
+    declared = dataclasses.replace(origin.metadata[_DECLARATION], repeats=of, **said)
+    return dataclasses.field(
+        default=origin.default if default is dataclasses.MISSING else default,
+        metadata={_DECLARATION: declared},
+    )
 
 
 def declarations(of: type[Any]) -> tuple[Declared, ...]:

@@ -14,12 +14,10 @@ from batchedmodel_kube.manifest.source import SecretKey, Source
 class AdapterItem:
     """One adapter."""
 
-    name: str = as_in(PodAdapterItem, "name", "Name that callers use, as they use the model's.")
-    source: Source = section(
-        Source,
-        "Where its files come from: what peft saves, adapter_config.json and safetensors.",
-        required=True,
-    )
+    name: str = as_in(PodAdapterItem, "name")
+    """Name that callers use, as they use the model's."""
+    source: Source = section(Source, required=True)
+    """Where its files come from: what peft saves, adapter_config.json and safetensors."""
 
     def for_model_server(self) -> PodAdapterItem:
         """As the model server has it; see `Source.for_model_server`."""
@@ -30,42 +28,26 @@ class AdapterItem:
 class Adapters:
     """The adapters of a model, and the room for them."""
 
-    slots: int = as_in(
-        AdapterSettings,
-        "slots",
-        "Adapters that the device has in its memory at the same time; others come and go as they "
-        "are asked for. An edit replaces the pods.",
-    )
-    max_rank: int = as_in(
-        AdapterSettings,
-        "max_rank",
-        "Largest rank of an adapter; each slot has room for it. An edit replaces the pods.",
-    )
-    cpu_memory: str | None = setting(
-        MEMORY,
-        "Main memory for adapters that are in no slot; others are read from the disk again. An "
-        "edit replaces the pods. Absent: all of them stay in memory.",
-    )
+    slots: int = as_in(AdapterSettings, "slots")
+    """Adapters that the device has in its memory at the same time; others come and go as they are
+    asked for. An edit replaces the pods."""
+    max_rank: int = as_in(AdapterSettings, "max_rank")
+    """Largest rank of an adapter; each slot has room for it. An edit replaces the pods."""
+    cpu_memory: str | None = setting(MEMORY)
+    """Main memory for adapters that are in no slot; others are read from the disk again. An edit
+    replaces the pods. Absent: all of them stay in memory."""
     items: tuple[AdapterItem, ...] = setting(
         Records(each=RecordOf(AdapterItem), form="a list of adapters", at_most=MOST_ITEMS),
-        "The adapters. An edit reaches running pods, and replaces them only where it changes which "
-        "volumes are named.",
         default=(),
     )
-    folder: str | None = as_in(
-        AdapterSettings,
-        "folder",
-        "Folder that the model server watches, each folder in which is an adapter of that name; "
-        "relative to the manifest, in a cluster where `model.volumeMounts` puts a volume. An edit "
-        "replaces the pods.",
-    )
-    token_secret_ref: SecretKey | None = section(
-        SecretKey,
-        "Token for repositories of `items` that not everybody may see. An edit replaces the pods.",
-    )
-    header: str = as_in(
-        AdapterSettings,
-        "header",
-        "Request header that may name the adapter where the path and the body name the model. An "
-        "edit replaces the pods.",
-    )
+    """The adapters. An edit reaches running pods, and replaces them only where it changes which
+    volumes are named."""
+    folder: str | None = as_in(AdapterSettings, "folder")
+    """Folder that the model server watches, each folder in which is an adapter of that name;
+    relative to the manifest, in a cluster where `model.volumeMounts` puts a volume. An edit
+    replaces the pods."""
+    token_secret_ref: SecretKey | None = section(SecretKey)
+    """Token for repositories of `items` that not everybody may see. An edit replaces the pods."""
+    header: str = as_in(AdapterSettings, "header")
+    """Request header that may name the adapter where the path and the body name the model. An edit
+    replaces the pods."""

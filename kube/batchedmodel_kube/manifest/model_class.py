@@ -56,17 +56,18 @@ class ClassModel:
 class ClassSpec:
     """The `spec` of a class."""
 
-    model: ClassModel = section(ClassModel, "What runs a batch.", default=ClassModel())
+    model: ClassModel = section(ClassModel, default=ClassModel())
+    """What runs a batch."""
     batching: Batching = as_in(Spec, "batching")
     accelerator: Accelerator | None = as_in(Spec, "accelerator")
     sidecar: Sidecar = as_in(Spec, "sidecar")
     security: Security = as_in(Spec, "security")
     pod: Pod = as_in(Spec, "pod")
     allowed_namespaces: tuple[str, ...] | None = setting(
-        Names(each=_NAMESPACE, called="namespace", at_most=256),
-        "Namespaces whose models may name the class; `*`: all. Absent: all, or none where `pod` "
-        "names a service account, a token, a Secret or a claim.",
+        Names(each=_NAMESPACE, called="namespace", at_most=256)
     )
+    """Namespaces whose models may name the class; `*`: all. Absent: all, or none where `pod` names
+    a service account, a token, a Secret or a claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

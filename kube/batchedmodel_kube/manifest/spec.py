@@ -13,7 +13,6 @@ from typing import Final
 
 from batchedmodel_contract.manifest.upstream import OUTPUT_NAMES, PASS_PATHS, ServerProtocol
 from batchedmodel_contract.processes.logs import LogLevel
-from batchedmodel_contract.processes.sidecar_api import MOST_DRAIN_DELAYS
 from batchedmodel_contract.schema.reading import section, setting
 from batchedmodel_contract.schema.rules import ANY_TEXT, Choice, Text, Truth, Whole, object_name
 from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, MapOf
@@ -62,193 +61,154 @@ class PullPolicy(StrEnum):
 class Resources:
     """What a container asks for and may use at most."""
 
-    requests: tuple[tuple[str, str], ...] = setting(
-        QUANTITIES,
-        "What is reserved for the container; of cpu and memory a little when nothing is said.",
-        default=(),
-    )
-    limits: tuple[tuple[str, str], ...] = setting(
-        QUANTITIES, "What the container may use at most.", default=()
-    )
+    requests: tuple[tuple[str, str], ...] = setting(QUANTITIES, default=())
+    """What is reserved for the container; of cpu and memory a little when nothing is said."""
+    limits: tuple[tuple[str, str], ...] = setting(QUANTITIES, default=())
+    """What the container may use at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """What runs a batch: a handler of our model server, or a container of one's own."""
 
-    handler: str | None = setting(
-        _HANDLER_NAME,
-        "How our server runs the model: `hf` serves a transformers checkpoint, `simulated` takes "
-        "time instead of computing, a class is code: installed, or in a file (handler.py:Class).",
-    )
-    source: Source | None = section(Source, "Where the model's files come from.")
+    handler: str | None = setting(_HANDLER_NAME)
+    """How our server runs the model: `hf` serves a transformers checkpoint, `simulated` takes time
+    instead of computing, a class is code: installed, or in a file (handler.py:Class)."""
+    source: Source | None = section(Source)
+    """Where the model's files come from."""
     image: str | None = setting(
         Text(pattern=r"\S+", form="an image reference"),
-        "Container image, used on Kubernetes.",
         effective="the chart's model server image when `handler` is set",
     )
+    """Container image, used on Kubernetes."""
     port: int | None = setting(
-        Whole(minimum=1024, maximum=65535),
-        "Port on which a container of one's own listens.",
-        effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set",
+        Whole(minimum=1024, maximum=65535), effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set"
     )
+    """Port on which a container of one's own listens."""
     image_pull_policy: PullPolicy | None = setting(
-        Choice(of=PullPolicy), "When nodes fetch the image.", effective="what the chart says"
+        Choice(of=PullPolicy), effective="what the chart says"
     )
-    command: tuple[str, ...] = setting(
-        Texts(), "What a container of one's own runs; absent: what its image says.", default=()
-    )
-    args: tuple[str, ...] = setting(Texts(), "Arguments of a container of one's own.", default=())
-    protocol: ServerProtocol | None = setting(
-        Choice(of=ServerProtocol),
-        "What a container of one's own speaks: OIP v2, KServe v1, or OpenAI's embeddings, chat and "
-        "completions.",
-    )
-    replicated_outputs: tuple[str, ...] = setting(
-        OUTPUT_NAMES,
-        "Outputs of a server of protocol V2 that have no batch dimension: each caller of a batch "
-        "gets them whole.",
-        default=(),
-    )
-    pass_paths: tuple[str, ...] = setting(
-        PASS_PATHS,
-        "Paths that are passed on to a container of one's own beside its protocol's inference, "
-        "metadata and health; /* at the end means all below.",
-        default=(),
-    )
-    idempotent: bool = setting(
-        Truth(), "Whether a row may be run again if its batch failed.", default=True
-    )
-    trust_remote_code: bool = setting(
-        Truth(), "Whether code in the model's files, pickles too, may run.", default=False
-    )
-    parameters: tuple[tuple[str, str], ...] = setting(
-        TEXT_MAP, "Parameters of the handler, strings by name.", default=()
-    )
+    """When nodes fetch the image."""
+    command: tuple[str, ...] = setting(Texts(), default=())
+    """What a container of one's own runs; absent: what its image says."""
+    args: tuple[str, ...] = setting(Texts(), default=())
+    """Arguments of a container of one's own."""
+    protocol: ServerProtocol | None = setting(Choice(of=ServerProtocol))
+    """What a container of one's own speaks: OIP v2, KServe v1, or OpenAI's embeddings, chat and
+    completions."""
+    replicated_outputs: tuple[str, ...] = setting(OUTPUT_NAMES, default=())
+    """Outputs of a server of protocol V2 that have no batch dimension: each caller of a batch gets
+    them whole."""
+    pass_paths: tuple[str, ...] = setting(PASS_PATHS, default=())
+    """Paths that are passed on to a container of one's own beside its protocol's inference,
+    metadata and health; /* at the end means all below."""
+    idempotent: bool = setting(Truth(), default=True)
+    """Whether a row may be run again if its batch failed."""
+    trust_remote_code: bool = setting(Truth(), default=False)
+    """Whether code in the model's files, pickles too, may run."""
+    parameters: tuple[tuple[str, str], ...] = setting(TEXT_MAP, default=())
+    """Parameters of the handler, strings by name."""
     env: tuple[tuple[str, str], ...] = setting(
-        MapOf(each=_VALUE, called="strings by name", keys=_VARIABLE),
-        "Environment variables of the model container, by name.",
-        default=(),
+        MapOf(each=_VALUE, called="strings by name", keys=_VARIABLE), default=()
     )
+    """Environment variables of the model container, by name."""
     env_from: list[object] | None = setting(
-        ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables"),
-        "ConfigMaps and Secrets whose entries are variables of the model container.",
+        ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables")
     )
-    resources: Resources = section(
-        Resources, "Resources of the model container.", default=Resources()
-    )
+    """ConfigMaps and Secrets whose entries are variables of the model container."""
+    resources: Resources = section(Resources, default=Resources())
+    """Resources of the model container."""
     volume_mounts: list[object] | None = setting(
         NamedEntries(
             each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, key="mountPath"
-        ),
-        "Where the model container sees the volumes of `pod.volumes`.",
+        )
     )
-    security_context: dict[str, object] | None = setting(
-        SECURITY_CONTEXT,
-        "Security context of the model container; its fields stand above those of "
-        "`security.profile`.",
-    )
+    """Where the model container sees the volumes of `pod.volumes`."""
+    security_context: dict[str, object] | None = setting(SECURITY_CONTEXT)
+    """Security context of the model container; its fields stand above those of `security.profile`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
     """The batching sidecar's container."""
 
-    image: str | None = setting(
-        Text(pattern=r"\S+", form="an image reference"),
-        "Image of the sidecar, of the operator's own version. Absent: the chart's.",
-    )
-    upgrade: UpgradeMode | None = setting(
-        Choice(of=UpgradeMode),
-        "Whether pods are replaced for the images of another operator, the sidecar's and the model "
-        "server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes.",
-        effective="what the chart says",
-    )
-    resources: Resources = section(Resources, "Resources of the sidecar.", default=Resources())
-    log_level: LogLevel = setting(
-        Choice(of=LogLevel), "How much the sidecar logs.", default=LogLevel.INFO
-    )
+    image: str | None = setting(Text(pattern=r"\S+", form="an image reference"))
+    """Image of the sidecar, of the operator's own version. Absent: the chart's."""
+    upgrade: UpgradeMode | None = setting(Choice(of=UpgradeMode), effective="what the chart says")
+    """Whether pods are replaced for the images of another operator, the sidecar's and the model
+    server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes."""
+    resources: Resources = section(Resources, default=Resources())
+    """Resources of the sidecar."""
+    log_level: LogLevel = setting(Choice(of=LogLevel), default=LogLevel.INFO)
+    """How much the sidecar logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
     """How long a pod may take until its model is ready."""
 
-    timeout_seconds: int = setting(
-        Whole(minimum=10, maximum=14_400),
-        "A model that is not ready by then is restarted.",
-        default=1200,
-    )
+    timeout_seconds: int = setting(Whole(minimum=10, maximum=14_400), default=1200)
+    """A model that is not ready by then is restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """How a pod ends without losing a request."""
 
-    delay_seconds: int = setting(
-        Whole(minimum=0, maximum=120),
-        "A pod that is told to stop accepts requests until none has come for so long, but at most "
-        f"{MOST_DRAIN_DELAYS} times as long: callers hear late that its address is gone.",
-        default=5,
-    )
+    delay_seconds: int = setting(Whole(minimum=0, maximum=120), default=5)
+    """A pod that is told to stop accepts requests until none has come for so long, but at most 3
+    times as long: callers hear late that its address is gone."""
     timeout_seconds: int | None = setting(
         Whole(minimum=1, maximum=3600),
-        "How long accepted requests may take after that.",
         effective=f"`requestTimeoutSeconds` + {DRAIN_MARGIN_SECONDS}",
     )
+    """How long accepted requests may take after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """The whole `spec`."""
 
-    class_name: str | None = setting(
-        CLASS_NAME,
-        "BatchedModelClass whose values hold where this manifest says nothing itself.",
-    )
-    suspend: bool = setting(
-        Truth(),
-        "Whether the model rests: no pods, while its objects and its URL stay.",
-        default=False,
-    )
+    class_name: str | None = setting(CLASS_NAME)
+    """BatchedModelClass whose values hold where this manifest says nothing itself."""
+    suspend: bool = setting(Truth(), default=False)
+    """Whether the model rests: no pods, while its objects and its URL stay."""
     replicas: int | None = setting(
-        Whole(minimum=0, maximum=1000),
-        "Pods, when nothing scales them.",
-        effective="1 without `autoscaling`",
+        Whole(minimum=0, maximum=1000), effective="1 without `autoscaling`"
     )
-    model: Model = section(Model, "What runs a batch.", required=True)
-    batching: Batching = section(Batching, "How requests share a forward pass.", default=Batching())
-    generation: Generation | None = section(
-        Generation,
-        "How text is generated, chat and completions: by a handler's model, or by a server of "
-        "protocol OpenAI. Absent: limits are the model server's own or learnt, and there are no "
-        "targets.",
-    )
-    adapters: Adapters | None = section(
-        Adapters,
-        "Fine-tunings (LoRA) of the model that are served beside it, in the same batches. Absent: "
-        "none.",
-    )
-    accelerator: Accelerator | None = section(
-        Accelerator,
-        "The device that each pod needs, as an extended resource; claims of dynamic resource "
-        "allocation are not made. Absent: none.",
-    )
-    autoscaling: Autoscaling | None = section(
-        Autoscaling, "How the number of pods follows the load; absent: it does not."
-    )
-    sidecar: Sidecar = section(Sidecar, "The batching sidecar.", default=Sidecar())
-    startup: Startup = section(Startup, "How a pod begins.", default=Startup())
-    drain: Drain = section(Drain, "How a pod ends.", default=Drain())
-    rollout: Rollout = section(
-        Rollout, "How pods are replaced by those of a new revision.", default=Rollout()
-    )
-    service: Service = section(Service, "The Service in front.", default=Service())
-    disruption: Disruption = section(
-        Disruption, "What those may do to pods who drain nodes.", default=Disruption()
-    )
-    security: Security = section(Security, "What the pods' containers may do.", default=Security())
-    pod: Pod = section(Pod, "Where pods run and what they carry.", default=Pod())
+    """Pods, when nothing scales them."""
+    model: Model = section(Model, required=True)
+    """What runs a batch."""
+    batching: Batching = section(Batching, default=Batching())
+    """How requests share a forward pass."""
+    generation: Generation | None = section(Generation)
+    """How text is generated, chat and completions: by a handler's model, or by a server of protocol
+    OpenAI. Absent: limits are the model server's own or learnt, and there are no targets."""
+    adapters: Adapters | None = section(Adapters)
+    """Fine-tunings (LoRA) of the model that are served beside it, in the same batches. Absent:
+    none."""
+    accelerator: Accelerator | None = section(Accelerator)
+    """The device that each pod needs, as an extended resource; claims of dynamic resource
+    allocation are not made. Absent: none."""
+    autoscaling: Autoscaling | None = section(Autoscaling)
+    """How the number of pods follows the load; absent: it does not."""
+    sidecar: Sidecar = section(Sidecar, default=Sidecar())
+    """The batching sidecar."""
+    startup: Startup = section(Startup, default=Startup())
+    """How a pod begins."""
+    drain: Drain = section(Drain, default=Drain())
+    """How a pod ends."""
+    rollout: Rollout = section(Rollout, default=Rollout())
+    """How pods are replaced by those of a new revision."""
+    service: Service = section(Service, default=Service())
+    """The Service in front."""
+    disruption: Disruption = section(Disruption, default=Disruption())
+    """What those may do to pods who drain nodes."""
+    security: Security = section(Security, default=Security())
+    """What the pods' containers may do."""
+    pod: Pod = section(Pod, default=Pod())
+    """Where pods run and what they carry."""
 
 
 def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:
