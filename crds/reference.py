@@ -9,7 +9,7 @@ from typing import Any, Final
 from batchedmodel_contract.schema.reading import Setting
 from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_kube.schema.paths import declared_at
-from custom_resource import class_schema, custom_resource
+from custom_resource import class_schema, custom_resource, schema_of
 
 Schema = dict[str, Any]
 
@@ -50,8 +50,7 @@ _OWN_LIST: Final = {
 
 def content() -> str:
     """What the file should hold."""
-    (version,) = custom_resource()["spec"]["versions"]
-    schema = version["schema"]["openAPIV3Schema"]["properties"]
+    schema = schema_of(custom_resource())["properties"]
     parts = [
         _HEAD,
         *_sections("spec", schema["spec"], level=2),

@@ -8,18 +8,35 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
+from batchedmodel_kube.capacity import FIELD
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.names import (
+    ADAPTERS_STATUS_FIELD,
+    CLASS_KIND,
+    CLASS_PLURAL,
+    GROUP,
+    KIND,
+    PLURAL,
+)
+from batchedmodel_kube.names import VERSION as VERSION_NAME
 from batchedmodel_kube.object_text import DEEPEST
-from custom_resource import custom_resource, effective_schema, spec_schema
+from custom_resource import (
+    class_resource,
+    custom_resource,
+    effective_schema,
+    schema_of,
+    spec_schema,
+)
 from structural_schema import Schema, anchored
 from support.repository import ROOT
 
 CRDS: Final = ROOT / "crds"
 DEFINITION: Final = custom_resource()
 (VERSION,) = DEFINITION["spec"]["versions"]
-OBJECT: Final[Schema] = VERSION["schema"]["openAPIV3Schema"]
+OBJECT: Final[Schema] = schema_of(DEFINITION)
 
 
 def declared(of: type[Any] = Spec, path: str = "") -> Iterator[tuple[str, Any, Setting | Section]]:
@@ -222,6 +239,22 @@ def test_every_check_says_its_sentence_to_an_api_server_too() -> None:
         said = validation.get("message") or validation["messageExpression"]
         assert check.rule.replace("}", "{").split("{")[0] in said
         assert validation["fieldPath"] == f".{check.field}"
+
+
+def test_the_names_are_those_that_our_programs_ask_for() -> None:
+    for definition, plural, kind in (
+        (DEFINITION, PLURAL, KIND),
+        (class_resource(), CLASS_PLURAL, CLASS_KIND),
+    ):
+        spec = definition["spec"]
+        assert definition["metadata"]["name"] == f"{plural}.{GROUP}"
+        assert spec["group"] == GROUP
+        assert spec["names"]["plural"] == plural
+        assert spec["names"]["kind"] == kind
+        assert [version["name"] for version in spec["versions"]] == [VERSION_NAME]
+    status = OBJECT["properties"]["status"]["properties"]
+    assert {FIELD, ADAPTERS_STATUS_FIELD} <= status.keys()
+    assert status[ADAPTERS_STATUS_FIELD]["maxItems"] == MOST_ITEMS
 
 
 @pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda one: one["name"])
