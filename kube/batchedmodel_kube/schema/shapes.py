@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from batchedmodel_contract.schema.rules import ANY_TEXT, Broken, Rule, Text, Truth, Whole
+from batchedmodel_contract.schema.rules import ANY_TEXT, Broken, Rule, Text
 from batchedmodel_contract.schema.shapes import ListOf, MapOf, read_part, refuse_repeats
-from batchedmodel_kube.schema.quantities import Amount, Quantity
+from batchedmodel_kube.schema.quantities import Quantity
 
 LONGEST_LABEL: Final = 63
 _SHOWN: Final = 64
@@ -113,29 +113,3 @@ ANNOTATIONS: Final = MapOf(
 QUANTITIES: Final = MapOf(
     each=Quantity(), called="quantities by resource, such as cpu: 500m", at_most=16
 )
-WHOLE: Final = Whole()
-_KINDS: Final[Mapping[str, Rule]] = {
-    "text": ANY_TEXT,
-    "whole": WHOLE,
-    "truth": Truth(),
-    "amount": Amount(),
-    "texts": ListOf(each=ANY_TEXT, at_most=256),
-}
-
-
-def shape(
-    form: str = "a mapping", *, needs: str = "", law: Law | None = None, **kinds: str | Rule
-) -> Shape:
-    """A shape. `text`, `whole`, `truth`, `amount` and `texts` name the fields of these kinds.
-
-    `needs` names those that have to be there. Any other keyword is a field with its rule.
-    """
-    found: dict[str, Rule] = {}
-    for name, given in kinds.items():
-        if isinstance(given, str):
-            found |= dict.fromkeys(given.split(), _KINDS[name])
-        else:
-            found[name] = given
-    return Shape(
-        form=form, fields=dict(sorted(found.items())), required=tuple(needs.split()), law=law
-    )

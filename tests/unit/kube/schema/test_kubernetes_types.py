@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.schema.rules import Broken, Rule, Text
+from batchedmodel_contract.schema.rules import ANY_TEXT, Broken, Rule, Text
 from batchedmodel_contract.schema.shapes import ListOf
 from batchedmodel_kube.schema.kubernetes_types import (
     AFFINITY,
@@ -14,7 +14,7 @@ from batchedmodel_kube.schema.kubernetes_types import (
     VOLUME,
 )
 from batchedmodel_kube.schema.quantities import Amount
-from batchedmodel_kube.schema.shapes import NamedEntries, shape
+from batchedmodel_kube.schema.shapes import NamedEntries, Shape
 
 
 def complaint(rule: Rule, value: object) -> str:
@@ -80,7 +80,9 @@ def test_a_part_that_is_nested_without_end_is_refused_at_its_first_wrong_value()
 
 
 def test_entries_have_names_of_their_own() -> None:
-    entries = NamedEntries(each=shape(text="name"), form="a list of things", at_most=2)
+    entries = NamedEntries(
+        each=Shape(fields={"name": ANY_TEXT}), form="a list of things", at_most=2
+    )
     assert complaint(entries, {}) == "is not a list of things"
     assert complaint(entries, [{"name": "a"}] * 3) == "has 3 entries, more than the 2 allowed"
     assert complaint(entries, [{"name": "a"}, {"name": "a"}]) == "names a more than once"
