@@ -17,8 +17,7 @@ from batchedmodel_kube.manifest.cross_field_rule import PLACEHOLDER, Check, read
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.manifest import (
     LARGEST_SPEC,
-    NAME_PATTERN,
-    NAME_RULE,
+    MODEL_NAME,
     SAME_NAME_RULE,
     SIZE_RULE,
     TAKEN_NAME_RULE,
@@ -154,8 +153,9 @@ def effective_schema(of: type[Any]) -> Schema:
 def _name_validations() -> list[Schema]:
     # One that is there already takes its status, which says what is wrong with it.
     free = f"oldSelf.hasValue() || !(self.metadata.name in {TAKEN_NAMES})"
+    pattern = anchored(str(MODEL_NAME.pattern))
     return [
-        _name_validation(f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')", NAME_RULE),
+        _name_validation(f"self.metadata.name.matches('{pattern}')", f"is not {MODEL_NAME.form}"),
         {**_name_validation(free, TAKEN_NAME_RULE), "optionalOldSelf": True},
     ]
 

@@ -1,12 +1,14 @@
 """Writes `docs/reference.md` from the custom resource, for `make crds`."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.schema.reading import Setting
+from batchedmodel_kube.manifest.cross_field_rule import PLACEHOLDER
+from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_kube.manifest.manifest import SIZE_RULE
 from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_kube.schema.paths import declared_at
 from custom_resource import class_schema, custom_resource, schema_of
@@ -39,7 +41,6 @@ hold for the BatchedModels that name the class and do not say the same themselve
 """
 _OWN: Final = "allowedNamespaces"
 _TABLE: Final = ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
-_MESSAGE: Final = re.compile(r'("(?:[^"\\]|\\.)*")\.format\(\[.*\]\)')
 _OWN_LIST: Final = {
     "integer": "integers",
     "number": "numbers",
@@ -55,7 +56,7 @@ def content() -> str:
         _HEAD,
         *_sections("spec", schema["spec"], level=2),
         _RULES,
-        *_rules(schema["spec"]["x-kubernetes-validations"]),
+        *_rules(),
         "",
         *_sections("status", schema["status"], level=2),
         _CLASS,
@@ -161,19 +162,10 @@ def _at_most(count: int | None) -> str:
     return "" if count is None else f", up to {count}"
 
 
-def _rules(validations: list[Schema]) -> Iterator[str]:
-    for validation in validations:
-        yield f"- `spec{validation.get('fieldPath', '')}` {_sentence(validation)}"
-
-
-def _sentence(validation: Schema) -> str:
-    """What the server says, but for the value of the field, with which it begins."""
-    if "message" in validation:
-        return str(validation["message"])
-    found = _MESSAGE.fullmatch(validation["messageExpression"])
-    assert found is not None, f"a message of another form: {validation['messageExpression']}"
-    sentence: str = json.loads(found[1])
-    return sentence.removeprefix("%s ").replace("%s", "...")
+def _rules() -> Iterator[str]:
+    yield f"- `spec` {SIZE_RULE}"
+    for check in CHECKS:
+        yield f"- `spec.{check.field}` {PLACEHOLDER.sub('...', check.rule)}"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_kube.manifest.manifest import (
     LONGEST_NAME,
-    NAME_PATTERN,
-    NAME_RULE,
+    MODEL_NAME,
     TAKEN_NAME_RULE,
     TAKEN_NAMES,
 )
@@ -99,8 +98,8 @@ def label(title: str) -> str:
 
 def model_name(text: str) -> str:
     """A name that a person gives; raises `ValueError`."""
-    if re.fullmatch(NAME_PATTERN, text) is None:
-        raise ValueError(f"{shown(text)} {NAME_RULE}")
+    if re.fullmatch(str(MODEL_NAME.pattern), text) is None:
+        raise ValueError(f"{shown(text)} is not {MODEL_NAME.form}")
     if text in TAKEN_NAMES:
         raise ValueError(f"{shown(text)} {TAKEN_NAME_RULE}")
     return text

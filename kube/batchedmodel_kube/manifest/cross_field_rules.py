@@ -1,6 +1,6 @@
 """The rules of a manifest that no single field can judge."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from operator import gt, lt
 from typing import Any, Final
@@ -41,42 +41,36 @@ from batchedmodel_kube.schema.paths import value_at
 from batchedmodel_kube.schema.quantities import amount_of
 
 
-def _names_one_of(entries: Iterable[Any], names: Collection[str]) -> bool:
-    return any(entry["name"] in names for entry in entries)
-
-
-def _cel_names_one_of(entries: str, names: Collection[str]) -> str:
-    return f"{entries}.exists(entry, entry.name in {list(names)})"
+def _some(field: str, one: str, test: Callable[[Any], bool], cel: str) -> Condition:
+    """Whether one of a field's entries passes a test; `one` is what CEL calls it."""
+    return where(lambda entries: any(map(test, entries)), f"{{0}}.exists({one}, {cel})", field)
 
 
 def _has_reserved(field: str, *names: str) -> Condition:
     """Whether a mapping has a key that only the operator gives."""
     tests = [*(f"name == '{name}'" for name in names), f"name.startsWith('{RESERVED_PREFIX}')"]
-    return where(
-        lambda pairs: any(key in names or key.startswith(RESERVED_PREFIX) for key, _ in pairs),
-        f"{{0}}.exists(name, {' || '.join(tests)})",
+    return _some(
         field,
+        "name",
+        lambda pair: pair[0] in names or pair[0].startswith(RESERVED_PREFIX),
+        " || ".join(tests),
     )
 
 
 def _has_named(field: str, names: Collection[str]) -> Condition:
-    return where(lambda found: _names_one_of(found, names), _cel_names_one_of("{0}", names), field)
+    return _some(
+        *(field, "entry"), lambda entry: entry["name"] in names, f"entry.name in {list(names)}"
+    )
 
 
-def _mounts_of_the_sidecar(containers: list[Any]) -> bool:
-    return any(_names_one_of(one.get("volumeMounts") or (), SIDECAR_VOLUMES) for one in containers)
+def _one_of(field: str, *names: str) -> Check:
+    """A rule that a section that is there has exactly one of its fields."""
+    fault = given(field) & ~one_given(*(f"{field}.{name}" for name in names))
+    return invalid(field, fault, _exactly_one_of(names))
 
 
-_OF_ADAPTERS: Final = where(
-    lambda found: any(entry["name"].startswith(ADAPTERS_VOLUME_PREFIX) for entry in found),
-    f"{{0}}.exists(entry, entry.name.startsWith('{ADAPTERS_VOLUME_PREFIX}'))",
-    "pod.volumes",
-)
-_CEL_MOUNTS_OF_THE_SIDECAR: Final = (
-    "{0}.exists(container, has(container.volumeMounts) && "
-    + _cel_names_one_of("container.volumeMounts", SIDECAR_VOLUMES)
-    + ")"
-)
+def _exactly_one_of(names: Sequence[str]) -> str:
+    return f"needs exactly one of {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _asks_above_limits(resources: str) -> Check:
@@ -108,13 +102,17 @@ def _mounts_nothing(field: str, mounts_of: Callable[[Any], Iterable[Any]], cel: 
     return invalid(field, fault, rule)
 
 
+def _mounts_of(container: Any) -> Iterable[Any]:
+    return container.get("volumeMounts") or ()
+
+
 POD_CHECKS: Final[tuple[Check, ...]] = (
     _asks_above_limits("model.resources"),
     _asks_above_limits("sidecar.resources"),
     _mounts_nothing("model.volumeMounts", iter, f"self.model.volumeMounts{_CEL_NAMES_NO_VOLUME}"),
     _mounts_nothing(
         "pod.initContainers",
-        lambda containers: chain(*(one.get("volumeMounts") or () for one in containers)),
+        lambda containers: chain(*map(_mounts_of, containers)),
         "self.pod.initContainers.exists(container, has(container.volumeMounts) && "
         f"container.volumeMounts{_CEL_NAMES_NO_VOLUME})",
     ),
@@ -130,7 +128,12 @@ POD_CHECKS: Final[tuple[Check, ...]] = (
     ),
     reserved(
         "pod.volumes",
-        _has_named("pod.volumes", VOLUMES) | _OF_ADAPTERS,
+        _has_named("pod.volumes", VOLUMES)
+        | _some(
+            *("pod.volumes", "entry"),
+            lambda volume: volume["name"].startswith(ADAPTERS_VOLUME_PREFIX),
+            f"entry.name.startsWith('{ADAPTERS_VOLUME_PREFIX}')",
+        ),
         f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)} or "
         f"{ADAPTERS_VOLUME_PREFIX}...",
     ),
@@ -147,32 +150,25 @@ POD_CHECKS: Final[tuple[Check, ...]] = (
     ),
     reserved(
         "pod.initContainers",
-        where(_mounts_of_the_sidecar, _CEL_MOUNTS_OF_THE_SIDECAR, "pod.initContainers"),
+        _some(
+            *("pod.initContainers", "container"),
+            lambda one: any(mount["name"] in SIDECAR_VOLUMES for mount in _mounts_of(one)),
+            "has(container.volumeMounts) && container.volumeMounts"
+            f".exists(entry, entry.name in {list(SIDECAR_VOLUMES)})",
+        ),
         f"mounts a volume that is the sidecar's: {', '.join(SIDECAR_VOLUMES)}",
     ),
 )
 
 
-def _lacks_one_source(items: Iterable[AdapterItem]) -> bool:
-    """Whether an item says in no or in several ways where its files come from."""
-    return not all(has_one_place(item.source) for item in items)
-
-
-def _names_secret_or_cache(items: Iterable[AdapterItem]) -> bool:
+def _names_secret_or_cache(item: AdapterItem) -> bool:
     """Whether an item names what a running pod cannot be given."""
-    hubs = (item.source.hugging_face for item in items)
-    return any(hub is not None and (hub.token_secret_ref or hub.cache_claim_name) for hub in hubs)
+    hub = item.source.hugging_face
+    return hub is not None and bool(hub.token_secret_ref or hub.cache_claim_name)
 
 
-_CEL_LACKS_ONE_SOURCE: Final = (
-    "{0}.exists(item, ![has(item.source.path), has(item.source.volume), "
-    "has(item.source.pythonPackage), has(item.source.huggingFace)].exists_one(given, given))"
-)
-_CEL_NAMES_SECRET_OR_CACHE: Final = (
-    "{0}.exists(item, has(item.source.huggingFace) && (has(item.source.huggingFace.tokenSecretRef) "
-    "|| has(item.source.huggingFace.cacheClaimName)))"
-)
-"""Both in CEL, of the items ``{0}``."""
+_PLACES: Final = ("path", "volume", "pythonPackage", "huggingFace")
+"""Where files come from; a source has one of them."""
 _HANDLER: Final = given("model.handler")
 _OWN: Final = given("model.protocol")
 _OPENAI: Final = among("model.protocol", ServerProtocol.OPENAI)
@@ -263,17 +259,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "is required with a handler in a file, which is looked for there",
     ),
     forbidden("model.trustRemoteCode", _OWN, _FOR_A_HANDLER),
-    invalid(
-        "model.source",
-        given("model.source")
-        & ~one_given(
-            "model.source.path",
-            "model.source.volume",
-            "model.source.pythonPackage",
-            "model.source.huggingFace",
-        ),
-        "needs exactly one of path, volume, pythonPackage and huggingFace",
-    ),
+    _one_of("model.source", *_PLACES),
     reserved(
         "model.resources",
         _asked("requests") | _asked("limits"),
@@ -345,12 +331,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         where(lt, "{0} < {1}", "generation.maxTokensPerStep", "generation.maxSequences"),
         "is below maxSequences ({generation.maxSequences}): a step has a token of each text",
     ),
-    invalid(
-        "generation.kvCache",
-        given("generation.kvCache")
-        & ~one_given("generation.kvCache.memory", "generation.kvCache.fraction"),
-        "needs exactly one of memory and fraction",
-    ),
+    _one_of("generation.kvCache", "memory", "fraction"),
     invalid(
         "generation.kvCache.memory",
         ~given("accelerator") & _CACHE_OUTGROWS_THE_CONTAINER,
@@ -361,12 +342,22 @@ CHECKS: Final[tuple[Check, ...]] = (
     forbidden("adapters", _OWN, _FOR_A_HANDLER),
     invalid(
         "adapters.items",
-        where(_lacks_one_source, _CEL_LACKS_ONE_SOURCE, "adapters.items"),
-        "holds a source that needs exactly one of path, volume, pythonPackage and huggingFace",
+        _some(
+            *("adapters.items", "item"),
+            lambda item: not has_one_place(item.source),
+            f"![{', '.join(f'has(item.source.{place})' for place in _PLACES)}]"
+            ".exists_one(given, given)",
+        ),
+        f"holds a source that {_exactly_one_of(_PLACES)}",
     ),
     reserved(
         "adapters.items",
-        where(_names_secret_or_cache, _CEL_NAMES_SECRET_OR_CACHE, "adapters.items"),
+        _some(
+            *("adapters.items", "item"),
+            _names_secret_or_cache,
+            "has(item.source.huggingFace) && (has(item.source.huggingFace.tokenSecretRef) || "
+            "has(item.source.huggingFace.cacheClaimName))",
+        ),
         "holds tokenSecretRef or cacheClaimName: adapters.tokenSecretRef is for all of them, and "
         "each pod fetches its own",
     ),

@@ -6,13 +6,13 @@ rules over several fields, and the bound of the whole, are judged once every fie
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.schema.reading import read
+from batchedmodel_contract.schema.rules import Text
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.model_class import (
     ModelClass,
@@ -20,17 +20,17 @@ from batchedmodel_kube.manifest.model_class import (
     mapping_of,
     merged,
     metadata_of,
-    unknown_at_top,
+    wrong_head,
 )
 from batchedmodel_kube.manifest.spec import Spec
-from batchedmodel_kube.names import API_VERSION, CLASS_KIND, KIND
+from batchedmodel_kube.names import CLASS_KIND, KIND
 
 LONGEST_NAME: Final = 48
 """Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""
-NAME_PATTERN: Final = rf"[a-z]([a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"
-NAME_RULE: Final = (
-    f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
-    "that starts with a letter"
+MODEL_NAME: Final = Text(
+    pattern=rf"[a-z]([a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?",
+    form=f"a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
+    "that starts with a letter",
 )
 TAKEN_NAMES: Final = ["kubernetes", "kubernetes-service"]
 TAKEN_NAME_RULE: Final = (
@@ -59,8 +59,13 @@ def read_manifest(manifest: object, model_class: ModelClass | None = None) -> Ba
     from the class.
     """
     manifest = mapping_of(manifest)
-    mistakes = [*_wrong_header(manifest)]
-    spec, namespace = None, metadata_of(manifest).get("namespace")
+    mistakes = [*wrong_head(manifest, KIND, MODEL_NAME)]
+    metadata = metadata_of(manifest)
+    if metadata.get("name") in TAKEN_NAMES:
+        mistakes.append(
+            Mistake(field="metadata.name", rule=TAKEN_NAME_RULE, value=shown(metadata["name"]))
+        )
+    spec, namespace = None, metadata.get("namespace")
     if manifest.get("spec") is None:
         mistakes.append(Mistake(field="spec", rule="is required"))
     else:
@@ -122,23 +127,6 @@ def _with_class(
         said = f"from {where}" if of_class else f"with what {where} says"
         mistakes.append(dataclasses.replace(mistake, rule=f"{mistake.rule} ({said})"))
     return spec
-
-
-def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
-    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        given = manifest.get(field)
-        if given is None:
-            yield Mistake(field=field, rule=f"is required and must be {expected}")
-        elif given != expected:
-            yield Mistake(field=field, rule=f"is not {expected}", value=shown(given))
-    name = metadata_of(manifest).get("name")
-    if name is None:
-        yield Mistake(field="metadata.name", rule="is required")
-    elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
-        yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
-    elif name in TAKEN_NAMES:
-        yield Mistake(field="metadata.name", rule=TAKEN_NAME_RULE, value=shown(name))
-    yield from unknown_at_top(manifest)
 
 
 def _named_as_an_adapter(manifest: Mapping[str, object], spec: Spec) -> Iterator[Mistake]:

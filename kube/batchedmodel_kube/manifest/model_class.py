@@ -5,7 +5,7 @@ to values, such as labels and quantities. Lists and Kubernetes' own types are ta
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -95,15 +95,7 @@ def read_class(manifest: object) -> ModelClass:
     """
     manifest = mapping_of(manifest)
     name = metadata_of(manifest).get("name")
-    mistakes = [
-        Mistake(field=field, rule=f"is not {expected}", value=shown(manifest.get(field)))
-        for field, expected in (("apiVersion", API_VERSION), ("kind", CLASS_KIND))
-        if manifest.get(field) != expected
-    ]
-    if not isinstance(name, str) or re.fullmatch(CLASS_NAME.pattern or "", name) is None:
-        rule = f"is not {CLASS_NAME.form}"
-        mistakes.append(Mistake(field="metadata.name", rule=rule, value=shown(name)))
-    mistakes += unknown_at_top(manifest)
+    mistakes = [*wrong_head(manifest, CLASS_KIND, CLASS_NAME)]
     given = manifest.get("spec")
     if given is None:
         mistakes.append(Mistake(field="spec", rule="is required"))
@@ -133,16 +125,31 @@ def metadata_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, Mapping) else {}
 
 
-def unknown_at_top(manifest: Mapping[str, Any]) -> list[Mistake]:
-    """The mistakes of fields beside those that every manifest has."""
-    return [unknown_field(one, _TOP, str(one)) for one in manifest if one not in _TOP]
+def wrong_head(manifest: Mapping[str, Any], kind: str, name_rule: Text) -> Iterator[Mistake]:
+    """What is wrong with a manifest of a kind beside its spec."""
+    for field, expected in (("apiVersion", API_VERSION), ("kind", kind)):
+        value = manifest.get(field)
+        if value is None:
+            yield Mistake(field=field, rule=f"is required and must be {expected}")
+        elif value != expected:
+            yield Mistake(field=field, rule=f"is not {expected}", value=shown(value))
+    name = metadata_of(manifest).get("name")
+    if name is None:
+        yield Mistake(field="metadata.name", rule="is required")
+    elif not _fits(name_rule, name):
+        yield Mistake(field="metadata.name", rule=f"is not {name_rule.form}", value=shown(name))
+    yield from (unknown_field(one, _TOP, str(one)) for one in manifest if one not in _TOP)
+
+
+def _fits(rule: Text, value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(str(rule.pattern), value) is not None
 
 
 def class_name_of(manifest: object) -> str | None:
     """The class that a BatchedModel's manifest names; None where it names none that can be."""
     spec = manifest.get("spec") if isinstance(manifest, Mapping) else None
     name = spec.get("className") if isinstance(spec, Mapping) else None
-    return name if isinstance(name, str) and re.fullmatch(CLASS_NAME.pattern or "", name) else None
+    return name if isinstance(name, str) and _fits(CLASS_NAME, name) else None
 
 
 def merged(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
