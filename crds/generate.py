@@ -8,7 +8,7 @@ from custom_resource import class_resource, custom_resource
 
 _HEAD = (
     "# The custom resource {}. Written by crds/generate.py from the declarations in\n"
-    "# contract/; change those, then run `make crds`.\n"
+    "# kube/ and contract/; change those, then run `make crds`.\n"
 )
 
 

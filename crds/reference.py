@@ -20,7 +20,7 @@ _HEAD: Final = """\
 
 Every field of `apiVersion: batchedmodel.dev/v1alpha1`, `kind: BatchedModel`, as an API server knows
 it and as `kubectl explain batchedmodel.spec` shows it. Written by `crds/reference.py` from the
-declarations in `contract/`; change those, then run `make crds`.
+declarations in `kube/` and `contract/`; change those, then run `make crds`.
 
 A default holds where neither the manifest nor its [class](#class) says anything. It is not written
 into the object; what depends on other fields stands under `status.effective`. An unknown field is
