@@ -5,12 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.schema.reading import Setting
 from batchedmodel_kube.manifest.cross_field_rule import PLACEHOLDER
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.manifest import SIZE_RULE
-from batchedmodel_kube.manifest.spec import Spec
-from batchedmodel_kube.schema.paths import declared_at
 from custom_resource import class_schema, custom_resource, schema_of
 
 Schema = dict[str, Any]
@@ -104,27 +101,10 @@ def _has_section(schema: Schema) -> bool:
 
 def _row(path: str, name: str, field: Schema, *, required: bool) -> str:
     shown = f"[`{name}`](#{_anchor(path)})" if _has_section(field.get("items", field)) else name
-    kind = _type(field)
     description, _, given = field["description"].partition(" Default: ")
     default = "required" if required else given and f"`{given.removesuffix('.')}`"
-    meaning = description + _rule(path, kind, description)
-    cells = (shown if "[" in shown else f"`{name}`", kind, default, meaning)
+    cells = (shown if "[" in shown else f"`{name}`", _type(field), default, description)
     return f"| {' | '.join(cells)} |"
-
-
-def _rule(path: str, kind: str, description: str) -> str:
-    """What the manifest's reader asks of a value, where neither type nor description says it."""
-    if not path.startswith("spec."):
-        return ""
-    _, declared = declared_at(Spec, path.removeprefix("spec."))[-1]
-    rule = str(declared.rule) if isinstance(declared, Setting) else ""
-    return "" if _said(rule, kind) or rule in description else f" Must be {rule}."
-
-
-def _said(rule: str, kind: str) -> bool:
-    """Whether the type of a field says all that its rule does, in whichever order."""
-    words = set(re.findall(r"[\w.%]+", rule))
-    return kind == "boolean" or words <= set(re.findall(r"[\w.%]+", kind))
 
 
 def _anchor(path: str) -> str:

@@ -47,8 +47,9 @@ def record_schema(of: type[Any]) -> Schema:
 
 def _said(field: dataclasses.Field[Any], declared: Setting) -> list[str]:
     sentences = []
-    if isinstance(declared.rule, rules.Text) and declared.rule.pattern is not None:
-        sentences.append(f"Must be {declared.rule.form}.")
+    # Of the others the schema says all.
+    if not isinstance(declared.rule, rules.Whole | rules.Real | rules.Choice | rules.Truth):
+        sentences.append(f"Must be {declared.rule}.")
     if declared.effective:
         sentences.append(f"When absent: {declared.effective}.")
     if not declared.required and field.default not in (None, ()):
