@@ -8,22 +8,25 @@ several passes. First come first served is the policy `greedy`, which knows noth
 Called by `adapters`.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from batchedmodel_cli.simulator.arrivals import Poisson
-from batchedmodel_cli.simulator.engine import NANOSECONDS, AdapterCost, Request, simulate
-from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Plant, Request, simulate
 from batchedmodel_cli.simulator.search import highest_rate
-from batchedmodel_cli.simulator.workload import Constant, Workload, stream
+from batchedmodel_cli.simulator.workload import Constant, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings, PolicyName
 from batchedmodel_scheduling.batching.policies import new_policy
+from batchedmodel_scheduling.lora.passes import passes
+from batchedmodel_scheduling.lora.slots import AdapterSlots
+from batchedmodel_scheduling.queue.items import Item
 from bench_report import Figure, at_least
 from scheduling_bench.affine import Affine, profile_of
+from scheduling_bench.workload import Workload
 
 ADAPTERS: Final = 100
 SLOTS: Final = 8
@@ -53,6 +56,22 @@ UNAWARE: Final = Way(name="deadline without it", policy=PolicyName.DEADLINE, kno
 OURS: Final = Way(name="deadline", policy=PolicyName.DEADLINE, knows=True)
 
 
+@dataclass(slots=True, kw_only=True)
+class SlottedPlant(Plant):
+    """A device that copies an adapter into a slot before the pass that needs it."""
+
+    adapters: AdapterSlots = field(default_factory=lambda: AdapterSlots(SLOTS))
+
+    def duration(self, items: Sequence[Item], now: int) -> int:
+        """Of all passes: more adapters than slots take several, and each copy takes time."""
+        numbers, took = [item.adapter for item in items], 0
+        for rows in passes(numbers, SLOTS, self.adapters.resident):
+            placed = self.adapters.place({numbers[row] for row in rows} - {0})
+            took += len(placed.copies) * round(COPY_SECONDS * NANOSECONDS)
+            took += Plant.duration(self, [items[row] for row in rows], now + took)
+        return took
+
+
 def drawn(seed: int, count: int, rate: float) -> list[Request]:
     """Requests whose adapters are drawn by Zipf, in an order of popularity drawn once."""
     workload = Workload(
@@ -78,8 +97,7 @@ def in_time(way: Way, requests: list[Request]) -> tuple[float, float]:
     )
     profile = profile_of(CURVE, max_rows=ROWS, lengths=[1], cost_rule=CostRule.ROWS)
     policy = new_policy(settings, profile, adapter_slots=SLOTS if way.knows else 0)
-    cost = AdapterCost(slots=SLOTS, copy=round(COPY_SECONDS * NANOSECONDS))
-    run = simulate(requests, [(policy, Plant(curve=CURVE, depth=2))], adapters=cost)
+    run = simulate(requests, [(policy, SlottedPlant(curve=CURVE, depth=2))])
     rows: dict[int, int] = {}
     good: dict[int, int] = {}
     for request, finished in zip(requests, run.finished, strict=True):

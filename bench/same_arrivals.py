@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_cli.simulator.arrivals import Poisson
-from batchedmodel_cli.simulator.curves import Curve
-from batchedmodel_cli.simulator.engine import NANOSECONDS, simulate
-from batchedmodel_cli.simulator.plants import Plant
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Curve, Plant, simulate
 from batchedmodel_cli.simulator.workload import requests, stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings

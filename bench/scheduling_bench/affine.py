@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.engine import Curve
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from batchedmodel_cli.simulator.arrivals import inverted, nanoseconds, unit_points
+from batchedmodel_cli.simulator.arrivals import nanoseconds
 from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_cli.simulator.workload import Recorded
 
@@ -24,7 +24,7 @@ class Mmpp:
         """See `Arrivals`."""
         if count == 0:
             return []
-        points = unit_points(count, random)
+        points = np.cumsum(random.standard_exponential(count))
         low = 2 * rate / (1 + self.ratio)
         rates = np.array([low, low * self.ratio])
         if random.random() >= 0.5:
@@ -36,7 +36,9 @@ class Mmpp:
             drawn = random.standard_exponential(more) * self.sojourn_seconds
             sojourns = np.concatenate([sojourns, drawn])
         knots = np.concatenate([[0.0], np.cumsum(sojourns)])
-        return inverted(points, knots, np.tile(rates, len(sojourns) // 2))
+        # When the integral of the rate reaches each point.
+        passed = np.cumsum(np.diff(knots) * np.tile(rates, len(sojourns) // 2))
+        return nanoseconds(np.interp(points, np.concatenate([[0.0], passed]), knots))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Clumps:
         # So many groups are enough even if each has one member.
         sizes = random.geometric(1 / self.mean_size, count)
         needed = int(np.searchsorted(np.cumsum(sizes), count)) + 1
-        starts = unit_points(count, random)[:needed] * (self.mean_size / rate)
+        starts = np.cumsum(random.standard_exponential(count))[:needed] * (self.mean_size / rate)
         members = np.repeat(starts, sizes[:needed])
         members += random.random(len(members)) * self.spread_seconds
         return nanoseconds(np.sort(members)[:count])

@@ -66,7 +66,7 @@ def in_time_by_priority(seed: int, plan: Plan) -> dict[Priority, float]:
         for request, priority in zip(plain, drawn, strict=True)
     ]
     found = judged(_A, requests, ours(_A), plant_of(_A, seed))
-    return {priority: part.on_time_share for priority, part in found.by_priority.items()}
+    return found.by_priority
 
 
 def hurried(seed: int, plan: Plan) -> Hurried:

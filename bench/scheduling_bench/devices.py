@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.random import Generator
 
-from batchedmodel_cli.simulator.curves import Curve
+from batchedmodel_cli.simulator.engine import Curve
 from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint

@@ -5,11 +5,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least
 from scheduling_bench.scenarios import NOISE, Plan, Scenario, equal
 from scheduling_bench.summaries import over_seeds
 from scheduling_bench.trials import clairvoyant_cap99, our_cap99, served
+from scheduling_bench.verdicts import Verdict
 
 OVERLOADS: Final = (1.5, 3.0)
 

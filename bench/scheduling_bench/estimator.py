@@ -11,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_cli.simulator.engine import NANOSECONDS
-from batchedmodel_cli.simulator.plants import Disturbances, Plant
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Plant
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_scheduling.queue.items import Item
 from bench_report import Figure, at_most
+from scheduling_bench.plants import Disturbances
 from scheduling_bench.scenarios import Plan, Scenario, equal
 from scheduling_bench.summaries import over_seeds
 from scheduling_bench.trials import judged, ours, plant_of, requests_of
@@ -57,8 +58,9 @@ class Watched:
         """See `Device`."""
         return self.plant.hand_off
 
-    def duration(self, lengths: Sequence[int], now: int) -> int:
+    def duration(self, items: Sequence[Item], now: int) -> int:
         """See `Device`."""
+        lengths = [item.length for item in items]
         exact = self.plant.curve.seconds(lengths)
         if now >= self.changes_at * NANOSECONDS:
             exact *= self.factor
@@ -67,7 +69,7 @@ class Watched:
         predicted = self.times.predict(lengths)
         assert predicted is not None, "there is a profile"
         self.errors.append(predicted / exact - 1)
-        return self.plant.duration(lengths, now)
+        return self.plant.duration(items, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

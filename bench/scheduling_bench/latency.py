@@ -53,7 +53,7 @@ def ratio(scenario: Scenario, seed: int, plan: Plan, load: float) -> float:
     means = []
     for name in (PolicyName.DEADLINE, PolicyName.GREEDY):
         policy = ours(scenario, policy=name, lateness=Lateness.SERVE)
-        latency = judged(scenario, requests, policy, plant_of(scenario, seed)).latency
+        latency = judged(scenario, requests, policy, plant_of(scenario, seed)).whole.latency
         assert latency is not None, "with this much patience everybody is answered"
         means.append(latency.mean)
     return means[0] / means[1]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_cli.simulator.traces import Trace
-from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least
 from scheduling_bench.fluid import highest_fluid_rate
 from scheduling_bench.scenarios import MAX_ROWS, Plan, Scenario, beginning, mixed, replayed
 from scheduling_bench.summaries import over_seeds
 from scheduling_bench.trials import our_cap99, requests_of, served, window_cap99
+from scheduling_bench.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_cli.simulator.curves import Curve
-from batchedmodel_cli.simulator.engine import NANOSECONDS, Request
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Curve, Request
 
 _NEVER: Final = 1 << 60  # so far off that a batch time may be added
 _FIRST_GUESS: Final = 16

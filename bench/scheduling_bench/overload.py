@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from batchedmodel_cli.simulator.verdicts import Verdict
 from bench_report import Figure, at_least, at_most
 from scheduling_bench import equal_lengths, mixed_lengths
 from scheduling_bench.equal_lengths import OVERLOADS
 from scheduling_bench.summaries import over_seeds
+from scheduling_bench.verdicts import Verdict
 
 _KEPT: Final = 95.0  # percent of the goodput at cap99
 _NO_DECLINE: Final = 98.0  # percent; what finite runs differ by is no decline
@@ -57,7 +57,7 @@ def _goodput(
 ) -> list[Figure]:
     """The worst scenario, held against the bound, and then each of them."""
     shares = {
-        scenario: [100 * seed[load].goodput / seed[against].goodput for seed in seeds]
+        scenario: [100 * seed[load].whole.goodput / seed[against].whole.goodput for seed in seeds]
         for scenario, seeds in runs.items()
     }
     worst = min(fmean(values) for values in shares.values())

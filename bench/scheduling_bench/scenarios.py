@@ -8,12 +8,12 @@ from typing import Final
 from numpy.random import Generator
 
 from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_cli.simulator.plants import Disturbances
 from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal
 from batchedmodel_contract.inference.description import CostRule
 from scheduling_bench.affine import Affine
 from scheduling_bench.bursts import Clumps, Mmpp, scaled_lengths
+from scheduling_bench.plants import Disturbances
 
 MAX_ROWS: Final = 64
 EDGES: Final = (32, 64, 96, 128, 192, 256, 384, 512)

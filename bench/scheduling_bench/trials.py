@@ -11,10 +11,7 @@ from itertools import product
 from typing import Final
 
 from batchedmodel_cli.simulator.engine import Device, Request, simulate
-from batchedmodel_cli.simulator.plants import Plant
 from batchedmodel_cli.simulator.search import highest_rate
-from batchedmodel_cli.simulator.verdicts import Verdict, verdict
-from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, PolicyName
 from batchedmodel_scheduling.batching.decisions import Policy
 from batchedmodel_scheduling.batching.policies import new_policy
@@ -23,7 +20,10 @@ from rival_policies.bucket_window import BucketWindow
 from scheduling_bench.affine import profile_of
 from scheduling_bench.early_end import EarlyEnd, TooManyMissedError
 from scheduling_bench.oracle import machine, on_time_at_least
+from scheduling_bench.plants import DisturbedPlant
 from scheduling_bench.scenarios import MAX_ROWS, Plan, Scenario
+from scheduling_bench.verdicts import Verdict, verdict
+from scheduling_bench.workload import Workload
 
 WANTED: Final = 0.99
 _QUEUE: Final = 1_000_000  # nobody is refused for lack of room
@@ -68,9 +68,9 @@ def ours(
     return new_policy(settings_of(scenario, policy=policy, lateness=lateness), profile)
 
 
-def plant_of(scenario: Scenario, seed: int, *, depth: int | None = None) -> Plant:
+def plant_of(scenario: Scenario, seed: int, *, depth: int | None = None) -> DisturbedPlant:
     """The scenario's device."""
-    return Plant(
+    return DisturbedPlant(
         curve=scenario.curve,
         hand_off_seconds=scenario.hand_off_seconds,
         depth=scenario.depth if depth is None else depth,

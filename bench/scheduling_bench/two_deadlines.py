@@ -14,9 +14,7 @@ from typing import Final
 import numpy as np
 
 from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_cli.simulator.curves import Curve
-from batchedmodel_cli.simulator.engine import Request, Run, simulate
-from batchedmodel_cli.simulator.plants import Disturbances, Plant
+from batchedmodel_cli.simulator.engine import Curve, Request, Run, simulate
 from batchedmodel_cli.simulator.workload import requests as requests_at
 from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.inference.description import CostRule
@@ -31,6 +29,7 @@ from bench_report import Figure, at_least
 from rival_policies.nexus_per_bucket import NexusPerBucket, Order
 from scheduling_bench.affine import Affine
 from scheduling_bench.devices import Bimodal, Kneed, Stepped, Tiled, warmed_up
+from scheduling_bench.plants import Disturbances, DisturbedPlant
 from scheduling_bench.scenarios import Plan
 from scheduling_bench.summaries import over_seeds
 
@@ -175,7 +174,7 @@ def rivals(row: Row) -> list[Policy]:
 
 def served(row: Row, requests: Sequence[Request], policy: Policy, seed: int) -> Run:
     """How a policy serves these requests."""
-    plant = Plant(curve=row.curve, disturbances=Disturbances(noise=row.noise), seed=seed)
+    plant = DisturbedPlant(curve=row.curve, disturbances=Disturbances(noise=row.noise), seed=seed)
     return simulate(requests, [(policy, plant)])
 
 

@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 from numpy.random import Generator
 
 from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson
-from batchedmodel_cli.simulator.curves import Curve
-from batchedmodel_cli.simulator.plants import Disturbances
+from batchedmodel_cli.simulator.engine import Curve
 from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, stream
 from batchedmodel_contract.inference.description import CostRule
 from scheduling_bench.bursts import Mmpp, scaled_lengths
 from scheduling_bench.devices import Bimodal, Kneed, Stepped, Tiled
+from scheduling_bench.plants import Disturbances
 
 _Choice = TypeVar("_Choice")
 

@@ -15,9 +15,7 @@ from typing import Final
 import numpy as np
 
 from batchedmodel_cli.simulator.engine import NANOSECONDS, Request, Run, simulate
-from batchedmodel_cli.simulator.plants import Plant
 from batchedmodel_cli.simulator.traces import Trace
-from batchedmodel_cli.simulator.workload import Workload
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective
@@ -32,9 +30,11 @@ from rival_policies.tei import Tei
 from scheduling_bench.affine import profile_of
 from scheduling_bench.devices import warmed_up
 from scheduling_bench.oracle import least_dropped, machine
+from scheduling_bench.plants import DisturbedPlant
 from scheduling_bench.scenarios import EDGES, Plan
 from scheduling_bench.summaries import half_width, over_seeds
 from scheduling_bench.unseen import LONGEST, Unseen, drawn, steady, written_down
+from scheduling_bench.workload import Workload
 
 JUDGED: Final = tuple(range(5401, 5417))
 """Seeds of the drawn rows that are reported; 4001 to 4048 and 5301 to 5316 were tuned on."""
@@ -160,9 +160,9 @@ def requests_of(row: Unseen, seed: int, count: int) -> list[Request]:
     return workload.draw(seed, count, row.rate)
 
 
-def plant_of(row: Unseen, seed: int, count: int) -> Plant:
+def plant_of(row: Unseen, seed: int, count: int) -> DisturbedPlant:
     """The row's device."""
-    return Plant(curve=row.curve, disturbances=row.disturbances(count), seed=seed)
+    return DisturbedPlant(curve=row.curve, disturbances=row.disturbances(count), seed=seed)
 
 
 def ours(

@@ -20,7 +20,7 @@ from batchedmodel_kube.names import CLASS_KIND
 
 if TYPE_CHECKING:
     from batchedmodel_cli.diff.dry_run import LiveModel
-    from batchedmodel_cli.simulate.pods import SimulatedPods
+    from batchedmodel_cli.simulate.batches import BatchPods
     from batchedmodel_kube.manifest.manifest import BatchedModel
     from batchedmodel_kube.manifest.model_class import ModelClass
     from batchedmodel_kube.manifest.spec import Spec
@@ -67,7 +67,7 @@ Exit codes:
             type=inputs.FILE,
             help="Latency curve of the new device, where the accelerator changes.",
         ),
-        *inputs.options(from_sidecar=False),
+        *inputs.options(),
         click.Option(["--json"], is_flag=True, help="Print JSON instead of lines."),
     ],
 )
@@ -165,7 +165,7 @@ class _LiveObjects:
 
 def _pods(
     arguments: SimpleNamespace, manifest: BatchedModel, progress: inputs.Progress
-) -> SimulatedPods | None:
+) -> BatchPods | None:
     """The present pods as they are simulated; None: no simulation is wanted."""
     wanted = arguments.rate is not None or arguments.trace is not None
     if arguments.profile is None:
@@ -174,4 +174,6 @@ def _pods(
         return None
     if not wanted:
         raise inputs.Refused("--rate or --trace is missing: it is the traffic that is simulated")
-    return inputs.pods(arguments, manifest, progress.advance)
+    from batchedmodel_cli.simulate.pods import batch_pods
+
+    return batch_pods(arguments, manifest, progress.advance)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from batchedmodel_cli.diff.dry_run import Outcome
 from batchedmodel_cli.diff.effects import Difference
-from batchedmodel_cli.simulate.pods import SimulatedPods
+from batchedmodel_cli.simulate.batches import BatchPods
 from batchedmodel_cli.simulate.report import notes
 from batchedmodel_cli.simulate.study import Outlook, Study
 from batchedmodel_cli.simulate.traffic import Traffic
@@ -35,7 +35,7 @@ class Forecast:
 
 
 def forecast(
-    pods: SimulatedPods, new_profile: Profile | None, difference: Difference
+    pods: BatchPods, new_profile: Profile | None, difference: Difference
 ) -> Forecast | None:
     """Some twenty simulations; None if the edit changes nothing that the simulator knows.
 
@@ -54,7 +54,7 @@ def forecast(
     )
 
 
-def _side(pods: SimulatedPods, outcome: Outcome, profile: Profile | None) -> Side:
+def _side(pods: BatchPods, outcome: Outcome, profile: Profile | None) -> Side:
     if profile is None:
         reason = "the profile is of another accelerator; --new-profile names this one's"
         return Side(device="", pods=outcome.pods, outlook=None, reason=reason)

@@ -129,7 +129,7 @@ def _side(side: Side) -> dict[str, Any]:
         "device": side.device,
         "pods": side.pods,
         "offered": None if found is None else asdict(found.offered),
-        "throughput_per_replica": None if found is None else found.throughput,
+        "throughput_per_replica": None if found is None else found.throughput.requests,
         "highest_rate": None if found is None else found.highest_rate,
         "reason": side.reason,
         "notes": list(side.notes),

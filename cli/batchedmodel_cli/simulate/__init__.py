@@ -1,4 +1,5 @@
 """`batchedmodel simulate`: how a manifest would do, before anything is bought or rolled out.
 
-`command` reads and prints, `study` asks and concludes, `simulator` and `traffic` run what it asks.
+`command` reads and prints, `study` asks and concludes, `report` shows. What serves is `batches` or
+`texts`, which run the simulator.
 """

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from batchedmodel_cli.simulate import generation_inputs, inputs
+from batchedmodel_cli.simulate import inputs
 from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.spec import Spec
@@ -45,7 +45,13 @@ Exit codes:
             help="The device's latency curve, or what the engine of a handler's language model "
             "says of itself: a JSON file or the URL of an admin port.",
         ),
-        *inputs.options(from_sidecar=True),
+        *inputs.options(),
+        click.Option(
+            ["--from", "sidecar"],
+            metavar="URL",
+            help="The latest requests of a running pod: its admin port, such as "
+            "http://127.0.0.1:9090.",
+        ),
         click.Option(
             ["--replicas"],
             metavar="N",
@@ -58,7 +64,7 @@ Exit codes:
             type=inputs.FILE,
             help="Write the answers as JSON too; - prints them instead of the table.",
         ),
-        *generation_inputs.OPTIONS,
+        *inputs.TEXT_OPTIONS,
     ],
 )
 def command(**given: object) -> int:
@@ -78,9 +84,7 @@ def command(**given: object) -> int:
     progress = inputs.Progress()
     try:
         manifest = inputs.manifest(arguments.file)
-        generates = generation_inputs.wanted(arguments, manifest.spec)
-        answer = _generated if generates else _batched
-        document, table = answer(arguments, manifest, progress.advance)
+        document, table = _answered(arguments, manifest, progress.advance)
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
@@ -96,33 +100,26 @@ def command(**given: object) -> int:
     return 0 if arguments.json is None else _written(Path(arguments.json), text)
 
 
-def _batched(
+def _answered(
     arguments: SimpleNamespace, manifest: BatchedModel, on_run: Callable[[], None]
 ) -> _Answer:
     # Late, because the simulator needs its library and other commands do without.
     from batchedmodel_cli.simulate import report
+    from batchedmodel_cli.simulate.pods import batch_pods, text_pods
     from batchedmodel_cli.simulate.study import Study
 
-    if arguments.profile is None:
+    pods: report.SimulatedPods
+    if inputs.generates(arguments, manifest.spec):
+        pods = text_pods(arguments, manifest, on_run)
+    elif arguments.profile is None:
         raise inputs.Refused(
             "--profile is missing: without the device's latency curve there is nothing to "
             f"simulate.\n{_how_to_get_a_profile(manifest, arguments.file)}"
         )
-    pods = inputs.pods(arguments, manifest, on_run)
+    else:
+        pods = batch_pods(arguments, manifest, on_run)
     replicas = arguments.replicas or _replicas(manifest.spec, pods.traffic.of_one_pod)
     answers = Study(spec=manifest.spec, replicas=replicas, pods=pods).answers()
-    return report.document(manifest, pods, answers), report.table(manifest, pods, answers)
-
-
-def _generated(
-    arguments: SimpleNamespace, manifest: BatchedModel, on_run: Callable[[], None]
-) -> _Answer:
-    from batchedmodel_cli.simulate import generation_report as report
-    from batchedmodel_cli.simulate.generation_study import GenerationStudy
-
-    pods = generation_inputs.pods(arguments, manifest, on_run)
-    replicas = arguments.replicas or _replicas(manifest.spec, of_one_pod=False)
-    answers = GenerationStudy(spec=manifest.spec, replicas=replicas, pods=pods).answers()
     return report.document(manifest, pods, answers), report.table(manifest, pods, answers)
 
 

@@ -1,34 +1,30 @@
-"""What a command line gives to a simulation: options, profile, traffic and pods.
+"""What a command line gives to a simulation: options, manifest and profile.
 
 Shared by `simulate` and by `diff`, which asks the simulator about two specs. The simulator needs
-numpy. So it is imported when the pods are made, and other commands do without.
+numpy. So `pods` is imported when it is needed, and other commands do without.
 """
-
-from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 
 from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
 from batchedmodel_cli.simulate import sources
+from batchedmodel_contract.generation.description import StepBounds
 from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.upstream import ServerProtocol
 from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.model_class import ModelClass
 from batchedmodel_kube.manifest.spec import Spec
-
-if TYPE_CHECKING:
-    from batchedmodel_cli.simulate.pods import SimulatedPods
-    from batchedmodel_cli.simulate.traffic import Traffic
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as a shell reports it."""
@@ -41,8 +37,10 @@ TEXTS: Final = 2000
 FILE: Final = click.Path(readable=False)
 """Who reads it says what is wrong with it; a shell completes it."""
 
-_LIBRARY: Final = "numpy"
 _LONGEST: Final = 2**31
+UPSTREAM_BOUNDS: Final = StepBounds(sequences=256, tokens=2048)
+OUR_BOUNDS: Final = StepBounds(sequences=64, tokens=512)
+"""Of an engine of others, and of ours on CPUs."""
 _WIDEST_SIGMA: Final = 5.0
 _NUMBER: Final = r"\d{1,10}(?:\.\d{1,9})?"
 _LOGNORMAL: Final = re.compile(rf"lognormal:({_NUMBER}),({_NUMBER})", re.ASCII)
@@ -106,71 +104,108 @@ def _is_whole(text: str, least: int, most: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most
 
 
-def options(*, from_sidecar: bool) -> list[click.Parameter]:
-    """The options about traffic and device; with `from_sidecar`, --from is one of them."""
-    found: list[click.Parameter] = [
-        click.Option(
-            ["--rate"],
-            metavar="R",
-            type=number(0.1, 1e6),
-            help="Requests a second, drawn at random.",
-        ),
-        click.Option(
-            ["--trace"],
-            metavar="FILE",
-            type=FILE,
-            help="Requests as recorded: CSV with the columns seconds and length (and priority), or "
-            "an Azure LLM inference trace.",
-        ),
-    ]
-    if from_sidecar:
-        sidecar = click.Option(
-            ["--from", "sidecar"],
-            metavar="URL",
-            help="The latest requests of a running pod: its admin port, such as "
-            "http://127.0.0.1:9090.",
-        )
-        found.append(sidecar)
+def _option(usage: str, kind: Any, text: str, **more: Any) -> click.Option:
+    """`usage`: its name and what stands for its value, such as `--rate R`."""
+    name, metavar = usage.split()
+    return click.Option([name], metavar=metavar, type=kind, help=text, **more)
+
+
+def options() -> list[click.Parameter]:
+    """The options about traffic and device that `simulate` and `diff` have."""
     return [
-        *found,
-        click.Option(
-            ["--lengths"],
-            metavar="L",
-            type=lengths,
-            help="N or lognormal:MEDIAN,SIGMA (default: the trace's, or the profile's middle one).",
+        _option("--rate R", number(0.1, 1e6), "Requests a second, drawn at random."),
+        _option(
+            "--trace FILE",
+            FILE,
+            "Requests as recorded: CSV with the columns seconds and length (and priority), or an "
+            "Azure LLM inference trace.",
         ),
-        click.Option(
-            ["--burstiness"],
-            metavar="CV",
-            type=number(0.1, 10),
+        _option(
+            "--lengths L",
+            lengths,
+            "N or lognormal:MEDIAN,SIGMA (default: the trace's, or the profile's middle one).",
+        ),
+        _option(
+            "--burstiness CV",
+            number(0.1, 10),
+            "Spread of the gaps between requests over their mean, for --rate (default: 1.0, "
+            "Poisson; 4 is very bursty).",
             default=1.0,
-            help="Spread of the gaps between requests over their mean, for --rate (default: "
-            "1.0, Poisson; 4 is very bursty).",
         ),
-        click.Option(
-            ["--requests"],
-            metavar="N",
-            type=whole(100, 100_000),
-            help="Requests in each simulation; of a longer trace the latest "
+        _option(
+            "--requests N",
+            whole(100, 100_000),
+            "Requests in each simulation; of a longer trace the latest "
             f"(default: {REQUESTS}; of generated text {TEXTS}).",
         ),
-        click.Option(
-            ["--hand-off-ms"],
-            metavar="MS",
-            type=number(0, 1000),
+        _option(
+            "--hand-off-ms MS",
+            number(0, 1000),
+            "Time of a batch on its way to the device.",
             default=0.5,
             show_default=True,
-            help="Time of a batch on its way to the device.",
         ),
-        click.Option(
-            ["--seed"],
-            metavar="S",
-            type=whole(0, 2**31),
+        _option(
+            "--seed S",
+            whole(0, 2**31),
+            "Seed of the random numbers; equal seeds give equal answers.",
             default="0",
             show_default=True,
-            help="Seed of the random numbers; equal seeds give equal answers.",
         ),
     ]
+
+
+TEXT_OPTIONS: Final[Sequence[click.Parameter]] = (
+    _option(
+        "--step-ms MS",
+        number(0.01, 10_000),
+        "Time of an engine's step: that between two tokens of a single stream.",
+    ),
+    _option(
+        "--prefill-us-per-token US",
+        number(0, 1e6),
+        "What each token of a prompt adds to a step.",
+    ),
+    _option("--sequence-us US", number(0, 1e6), "What each sequence adds to a step (default: 0)."),
+    _option(
+        "--context-us-per-token US",
+        number(0, 1e6),
+        "What each token in the cache adds to a step of a handler's model (default: 0).",
+    ),
+    _option(
+        "--sequences N",
+        whole(1, 4096),
+        f"Sequences that the engine runs at once (default: {UPSTREAM_BOUNDS.sequences}; "
+        f"{OUR_BOUNDS.sequences} of a handler's model).",
+    ),
+    _option(
+        "--chunk-tokens N",
+        whole(1, 10_000_000),
+        f"Tokens of prompts that one step reads, at most (default: {UPSTREAM_BOUNDS.tokens}; "
+        f"{OUR_BOUNDS.tokens} of a handler's model).",
+    ),
+    _option(
+        "--cache-tokens N",
+        whole(1, 1_000_000_000),
+        "Tokens that the engine's cache holds (default: enough for all that run).",
+    ),
+    _option(
+        "--outputs L",
+        lengths,
+        "Tokens of the answers: N or lognormal:MEDIAN,SIGMA (default: the trace's).",
+    ),
+    _option(
+        "--lengths-from FILE",
+        FILE,
+        "A trace, of which prompts and answers have their lengths, for --rate.",
+    ),
+    _option(
+        "--speed X",
+        number(0.001, 1000),
+        "A trace so many times as fast as it was (default: 1).",
+    ),
+)
+"""Those about language models."""
 
 
 def one_traffic(arguments: SimpleNamespace, *, required: bool) -> None:
@@ -199,44 +234,22 @@ def profile(option: str, place: str, model: str) -> Profile:
         return sources.profile_from(place, model)
 
 
-def pods(arguments: SimpleNamespace, of: BatchedModel, on_run: Callable[[], None]) -> SimulatedPods:
-    """The manifest's pods with the traffic and the profile of the options; raises `Refused`."""
-    from batchedmodel_cli.simulate.pods import SimulatedPods
-
-    measured = profile("--profile", arguments.profile, of.name)
-    return SimulatedPods(
-        traffic=_traffic(arguments, of.spec, measured),
-        profile=measured,
-        upstream=of.spec.model.protocol is not None,
-        hand_off_seconds=arguments.hand_off_ms / 1000,
-        seed=arguments.seed,
-        on_run=on_run,
+def generates(arguments: SimpleNamespace, spec: Spec) -> bool:
+    """Whether generated text is to be simulated; raises `Refused` for options that do not go
+    together.
+    """
+    option = next(
+        (o.opts[0] for o in TEXT_OPTIONS if getattr(arguments, str(o.name)) is not None), None
     )
-
-
-def _traffic(arguments: SimpleNamespace, spec: Spec, measured: Profile) -> Traffic:
-    from batchedmodel_cli.simulate import traffic
-
-    if arguments.rate is not None:
-        return traffic.drawn(
-            rate=arguments.rate,
-            burstiness=arguments.burstiness,
-            wish=arguments.lengths,
-            profile=measured,
-            requests=arguments.requests or REQUESTS,
-        )
-    recorded = arguments.sidecar is not None
-    option, place = ("--from", arguments.sidecar) if recorded else ("--trace", arguments.trace)
-    with named(option, place):
-        text = sources.trace_from_sidecar(place) if recorded else sources.trace_from_file(place)
-        return traffic.replayed(
-            text,
-            wish=arguments.lengths,
-            profile=measured,
-            requests=arguments.requests or REQUESTS,
-            trust_priority=spec.batching.trust_priority,
-            of_one_pod=recorded,
-        )
+    wanted = option is not None or spec.generation is not None
+    protocol = spec.model.protocol
+    if protocol is None:
+        return wanted  # our engine, of which a profile may tell
+    speaks = protocol is ServerProtocol.OPENAI
+    if option is not None and (not speaks or arguments.profile is not None):
+        why = "--profile is for embeddings" if speaks else "it needs model.protocol OpenAI"
+        raise Refused(f"{option} is for language models: {why}")
+    return speaks and wanted and arguments.profile is None
 
 
 @contextmanager

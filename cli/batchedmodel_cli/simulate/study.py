@@ -1,57 +1,72 @@
 """Puts a person's questions to the simulator, and draws the conclusions. Pure but for its calls.
 
-Called by `command` and by `diff`. With a latency target, a rate is sustained if 99 % of the traffic
-is in time. Without one, it is sustained up to the utilisation at which the autoscaler adds a pod:
-that part of what one replica answers when more requests always wait.
+Called by `command` and by `diff`. It knows neither batches nor texts: what serves is `Pods`. With a
+target, a rate is sustained if 99 % of the traffic is in time. Without one, it is sustained up to
+the utilisation at which the autoscaler adds a pod: that part of what one replica answers when more
+requests always wait.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from batchedmodel_cli.simulate.changes import Change
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
-from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
+from batchedmodel_cli.simulate.traffic import Traffic
 from batchedmodel_cli.simulator.search import highest_rate
-from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective, PolicyName
-from batchedmodel_contract.schema.reading import Setting, declarations
-from batchedmodel_contract.schema.rules import Broken
-from batchedmodel_kube.manifest.batching import Batching
-from batchedmodel_kube.manifest.cross_field_rules import CHECKS
+from batchedmodel_cli.simulator.token_verdicts import TokenVerdict
+from batchedmodel_cli.simulator.verdicts import Verdict
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_kube.manifest.pod_settings import batch_settings
 from batchedmodel_kube.manifest.spec import Spec, target_utilization_percent
+
+Result: TypeAlias = Verdict | TokenVerdict
 
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""
 
-_RULES: Final = {
-    field.name: (declared.name, declared.rule)
-    for field, declared in declarations(Batching)
-    if isinstance(declared, Setting)
-}
-_SOME_WAIT: Final = 5  # milliseconds, for those who have none
-_SHORTEST_EDGE: Final = 16
-_ABSENT: Final = "absent"
 _FIRST_GUESS: Final = 0.7  # of the throughput; where the search for the highest rate begins
 _TOLERANCE: Final = 0.02
 _STRESS: Final = 1.1  # of the highest rate: there the settings differ most
 _SATURATED: Final = 0.95  # of the throughput: beyond, latency grows with the traffic's duration
-_NEGLIGIBLE: Final = 0.001  # of the traffic
+_NEGLIGIBLE: Final = 0.005  # of the traffic, and of a rate
 _LEAST_SHARE: Final = 0.01  # of the traffic; a gain of less, or over less, means nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One setting changed, everything else as it is."""
+class Throughput(NamedTuple):
+    """What one replica answers, however late, when more requests always wait."""
 
-    field: str
-    """As the manifest has it, below `spec.batching`."""
-    present: str
-    value: str
-    settings: BatchSettings
-    """The effective ones with the change."""
+    requests: float
+    """A second."""
+    output_tokens: float | None = None
+    """A second, of generated text."""
+
+
+class Pods(Protocol):
+    """What serves: traffic, and pods of which each has a device or an engine of its own."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What they are offered."""
+        ...
+
+    def run(self, settings: BatchSettings, replicas: int, rate: float) -> Result:
+        """The traffic at this rate, in requests a second, in front of so many replicas."""
+        ...
+
+    def throughput(self, settings: BatchSettings) -> Throughput:
+        """Of one replica."""
+        ...
+
+    def alone_share(self, settings: BatchSettings) -> float | None:
+        """The part of the requests that is in time on an idle replica; None: without a target."""
+        ...
+
+    def changes(self, spec: Spec) -> Iterable[Change]:
+        """The changes of the manifest that are worth trying."""
+        ...
 
 
 class Measure(StrEnum):
@@ -60,7 +75,7 @@ class Measure(StrEnum):
     IN_TIME = "in_time"
     """By the part of the traffic that is answered in time."""
     P99 = "p99"
-    """By the 99th percentile of the latency."""
+    """By the 99th percentile of the latency, or of the time to the first token."""
     THROUGHPUT = "throughput"
     """By what one replica answers when more wait."""
 
@@ -76,9 +91,7 @@ class Tried:
     change: Change
     gain: float
     """As a part of the present value; above 0 is better."""
-    beyond_profile: bool
-    """Its batches are larger than any that was measured."""
-    trial: Trial
+    result: Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +101,7 @@ class Comparison:
     measure: Measure
     rate: float
     """Requests a second at which they were compared."""
-    present: Trial
+    present: Result
     tried: tuple[Tried, ...]
     advised: Tried | None
     """The change that is worth making, if there is one."""
@@ -100,9 +113,8 @@ class Comparison:
 class Outlook:
     """How the replicas do as they are."""
 
-    offered: Trial
-    throughput: float
-    """Requests a second that one replica answers, however late, when more wait."""
+    offered: Result
+    throughput: Throughput
     highest_rate: float
     """Requests a second that the replicas sustain; 0 if they sustain no rate."""
 
@@ -121,8 +133,8 @@ class Answers:
 def utilisation(spec: Spec) -> float:
     """The part of a replica's throughput that is meant to be used."""
     scaling = spec.autoscaling
-    given = None if scaling is None else scaling.target_utilization_percent
-    return target_utilization_percent(given) / 100
+    percent = None if scaling is None else scaling.target_utilization_percent
+    return target_utilization_percent(percent) / 100
 
 
 def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
@@ -151,7 +163,7 @@ class Study:
 
     spec: Spec
     replicas: int
-    pods: SimulatedPods
+    pods: Pods
 
     def answers(self) -> Answers:
         """Every answer; some thirty simulations."""
@@ -176,17 +188,18 @@ class Study:
     def _settings(self) -> BatchSettings:
         return batch_settings(self.spec)
 
-    def _run(self, settings: BatchSettings, rate: float) -> Trial:
+    def _run(self, settings: BatchSettings, rate: float) -> Result:
         return self.pods.run(settings, self.replicas, rate)
 
     def _highest_rate(
-        self, settings: BatchSettings, throughput: float, *, at_least: float = 0.0
+        self, settings: BatchSettings, throughput: Throughput, *, at_least: float = 0.0
     ) -> float:
         """The highest rate that the replicas sustain; 0.0 also if it is below `at_least`."""
-        ceiling = self.replicas * throughput
-        if settings.target_seconds is None or not ceiling:
+        ceiling = self.replicas * throughput.requests
+        alone = self.pods.alone_share(settings)
+        if alone is None or not ceiling:
             return ceiling * utilisation(self.spec)
-        if self.pods.alone_seconds() > settings.target_seconds:
+        if alone < IN_TIME:
             return 0.0
 
         def holds(rate: float) -> bool:
@@ -202,9 +215,10 @@ class Study:
     def _replicas_needed(self, highest: float) -> int | None:
         settings, rate = self._settings, self.pods.traffic.rate
         guess = math.ceil(rate * self.replicas / highest) if highest else MOST_REPLICAS + 1
-        if settings.target_seconds is None:
+        alone = self.pods.alone_share(settings)
+        if alone is None:
             return guess if guess <= MOST_REPLICAS else None
-        if self.pods.alone_seconds() > settings.target_seconds:
+        if alone < IN_TIME:
             return None
 
         def enough(replicas: int) -> bool:
@@ -217,10 +231,8 @@ class Study:
         present = outlook.offered
         if rate != self.pods.traffic.rate:
             present = self._run(self._settings, rate)
-        tried = [
-            self._tried(change, measure, rate, present, outlook.throughput)
-            for change in changes(self.spec, self.pods.traffic.longest)
-        ]
+        changes = self.pods.changes(self.spec)
+        tried = [self._tried(change, measure, rate, present, outlook) for change in changes]
         tried.sort(key=lambda one: -one.gain)
         advised, rate_with = None, None
         for one in tried:
@@ -241,25 +253,24 @@ class Study:
     def _measure(self, outlook: Outlook) -> tuple[Measure, float]:
         """How to compare changes, and at which rate, so that their gain shows."""
         rate = self.pods.traffic.rate
-        if self._settings.target_seconds is not None:
+        if self.pods.alone_share(self._settings) is not None:
             if outlook.offered.in_time_share < IN_TIME or not outlook.highest_rate:
                 return Measure.IN_TIME, rate
             return Measure.IN_TIME, _STRESS * outlook.highest_rate
-        saturated = rate > _SATURATED * self.replicas * outlook.throughput
+        saturated = rate > _SATURATED * self.replicas * outlook.throughput.requests
         return Measure.THROUGHPUT if saturated else Measure.P99, rate
 
     def _tried(
-        self, change: Change, measure: Measure, rate: float, present: Trial, throughput: float
+        self, change: Change, measure: Measure, rate: float, present: Result, outlook: Outlook
     ) -> Tried:
-        trial = self._run(change.settings, rate)
+        result = self._run(change.settings, rate)
         if measure is Measure.THROUGHPUT:
-            changed = self.pods.throughput(change.settings)
+            throughput = outlook.throughput.requests
+            changed = self.pods.throughput(change.settings).requests
             gain = changed / throughput - 1 if throughput else 0.0
         else:
-            gain = _gain(measure, present, trial)
-        rows = change.settings.max_batch_size
-        beyond = rows > max(self._settings.max_batch_size, self.pods.largest_measured)
-        return Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial)
+            gain = _gain(measure, present, result)
+        return Tried(change=change, gain=gain, result=result)
 
     def _rate_with(self, tried: Tried, highest: float) -> float | None:
         """The highest rate with this change; None if it is lower than without.
@@ -272,88 +283,21 @@ class Study:
         return rate if rate >= highest * (1 - _NEGLIGIBLE) else None
 
 
-def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
+def _gain(measure: Measure, present: Result, result: Result) -> float:
     if measure is Measure.IN_TIME:
-        more = trial.in_time_share - present.in_time_share
+        more = result.in_time_share - present.in_time_share
         return more / max(present.in_time_share, _LEAST_SHARE)
-    if trial.latency is None or present.latency is None:
+    if result.latency is None or present.latency is None:
         return 0.0
-    gain = 1 - trial.latency.p99 / present.latency.p99
+    gain = 1 - result.latency.p99 / present.latency.p99
     # Refused requests have no latency, so to refuse more is no gain.
-    loses = trial.in_time_share < present.in_time_share - _NEGLIGIBLE
+    loses = result.in_time_share < present.in_time_share - _NEGLIGIBLE
     return min(gain, 0.0) if loses else gain
 
 
-def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
+def _is_worth(tried: Tried, present: Result, measure: Measure) -> bool:
     if tried.gain < WORTH[measure]:
         return False
     # Twice a tiny share is still a tiny share.
-    more = tried.trial.in_time_share - present.in_time_share
+    more = tried.result.in_time_share - present.in_time_share
     return measure is not Measure.IN_TIME or more >= _LEAST_SHARE
-
-
-def changes(spec: Spec, longest: int) -> Iterator[Change]:
-    """Every change that the manifest allows; `longest` is the greatest length in the traffic.
-
-    A field that is left out has the value "absent".
-    """
-    for name, value in _candidates(spec.batching, longest):
-        written, rule = _RULES[name]
-        try:
-            if value is not None:
-                rule.read(value)
-        except Broken:
-            continue
-        wanted: dict[str, Any] = {name: value}
-        batching = dataclasses.replace(spec.batching, **wanted)
-        changed = dataclasses.replace(spec, batching=batching)
-        if any(check.broken(changed) for check in CHECKS):
-            continue
-        yield Change(
-            field=written,
-            present=_shown(getattr(spec.batching, name)),
-            value=_shown(value),
-            settings=batch_settings(changed),
-        )
-
-
-def _candidates(batching: Batching, longest: int) -> Iterator[tuple[str, Any]]:
-    yield "max_batch_size", batching.max_batch_size * 2
-    if batching.max_batch_size > 1:
-        yield "max_batch_size", batching.max_batch_size // 2
-    if batching.max_batch_tokens is not None:
-        yield "max_batch_tokens", None
-        yield "max_batch_tokens", batching.max_batch_tokens * 2
-    if batching.policy is not PolicyName.GREEDY:
-        wait = batching.max_wait_milliseconds
-        if wait:
-            yield "max_wait_milliseconds", 0
-        yield "max_wait_milliseconds", wait * 4 or _SOME_WAIT
-    for policy in PolicyName:
-        if policy is not batching.policy:
-            yield "policy", policy
-    if batching.target_latency_milliseconds is not None:
-        refuses = batching.lateness is Lateness.REFUSE
-        yield "lateness", Lateness.SERVE if refuses else Lateness.REFUSE
-        if batching.policy is PolicyName.DEADLINE and longest > _SHORTEST_EDGE:
-            by_rows = batching.objective is Objective.ROWS
-            yield "objective", Objective.WORK if by_rows else Objective.ROWS
-    if batching.length_buckets:
-        yield "length_buckets", ()
-    elif batching.policy is not PolicyName.DEADLINE and longest > _SHORTEST_EDGE:
-        # Deadline chooses its own; the others put everything into one class.
-        yield "length_buckets", _edges(longest)
-
-
-def _edges(longest: int) -> tuple[int, ...]:
-    """16, 32, ... up to the first that is as long as the longest."""
-    edges = [_SHORTEST_EDGE]
-    while edges[-1] < longest:
-        edges.append(edges[-1] * 2)
-    return tuple(edges)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return _ABSENT
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)

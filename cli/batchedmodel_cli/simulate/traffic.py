@@ -1,17 +1,26 @@
-"""What arrives in a simulation: drawn from distributions, or a recorded trace."""
+"""What arrives in a simulation: drawn from distributions, or as recorded in a trace."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_cli.simulate.inputs import LengthsWish
 from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
-from batchedmodel_cli.simulator.traces import read_trace
+from batchedmodel_cli.simulator.traces import Trace
 from batchedmodel_cli.simulator.workload import Constant, Lengths, Lognormal, Recorded
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.queue.items import Priority
 
 _NANOSECONDS: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Lengths, and what is known of them."""
+
+    lengths: Lengths
+    typical: int
+    longest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +28,14 @@ class Traffic:
     """The requests of a simulation, before their rate is chosen."""
 
     arrivals: Arrivals
-    lengths: Lengths
+    sizes: Sizes
+    """Of rows, or tokens of prompts."""
+    outputs: Sizes | None = None
+    """Tokens of generated texts."""
     rate: float
     """Requests a second, as offered."""
     requests: int
     """How many a simulation serves; all of a trace."""
-    typical_length: int
-    longest: int
     length_assumed: bool = False
     """No option says the lengths, so all have the profile's middle length."""
     priorities: tuple[Priority, ...] | None = None
@@ -35,76 +45,80 @@ class Traffic:
     described: str
     """The arrivals in words."""
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the times are a trace's, so that there are no more of them."""
+        return self.priorities is not None
+
 
 def drawn(
-    *, rate: float, burstiness: float, wish: LengthsWish | None, profile: Profile, requests: int
+    *,
+    rate: float,
+    burstiness: float,
+    requests: int,
+    sizes: Sizes,
+    outputs: Sizes | None = None,
+    length_assumed: bool = False,
 ) -> Traffic:
-    """Traffic from distributions; gaps between requests vary by `burstiness` (1: Poisson)."""
-    measured = sorted({point.length for point in profile.points})
-    middle = LengthsWish(median=max(1, measured[len(measured) // 2]))
-    lengths, typical, longest = _lengths(wish or middle, profile)
+    """Traffic at random times; gaps between requests vary by `burstiness` (1: Poisson)."""
     return Traffic(
         arrivals=Poisson() if burstiness == 1 else Gamma(cv=burstiness),
-        lengths=lengths,
+        sizes=sizes,
+        outputs=outputs,
         rate=rate,
         requests=requests,
-        typical_length=typical,
-        longest=longest,
-        length_assumed=wish is None,
+        length_assumed=length_assumed,
         described="Poisson" if burstiness == 1 else f"gamma, burstiness {burstiness:g}",
     )
 
 
 def replayed(
-    text: str,
+    trace: Trace,
     *,
-    wish: LengthsWish | None,
-    profile: Profile,
     requests: int,
-    trust_priority: bool,
-    of_one_pod: bool,
+    sizes: Sizes | None = None,
+    outputs: Sizes | None = None,
+    speed: float = 1.0,
+    trust_priority: bool = True,
+    of_one_pod: bool = False,
 ) -> Traffic:
-    """The latest requests of a trace, with other lengths if any are wished.
+    """The latest requests of a trace, so many times as fast, with other lengths if given.
 
-    Raises `InvalidInput` with line and column when the text is no trace.
+    Raises `InvalidInput` if all its times are equal.
     """
-    trace = read_trace(text)
-    times, recorded = trace.times[-requests:], trace.lengths[-requests:]
-    priorities = trace.priorities[-requests:]
+    times, priorities = trace.times[-requests:], trace.priorities[-requests:]
     if not trust_priority:
         # As in the sidecar, a caller may lower its own priority but not raise it.
         priorities = tuple(max(priority, Priority.NORMAL) for priority in priorities)
-    arrivals = Replay(recorded=times)  # raises `InvalidInput` if all times are equal
-    lengths: Lengths = Recorded(recorded=recorded)
-    ordered = sorted(recorded)
-    typical, longest = ordered[len(ordered) // 2], ordered[-1]
-    if wish is not None:
-        lengths, typical, longest = _lengths(wish, profile)
+    if outputs is None and trace.outputs is not None:
+        outputs = recorded(trace.outputs[-requests:])
     latest = len(trace.times) > requests
+    described = f"the latest of {len(trace.times):,} recorded" if latest else "as recorded"
     return Traffic(
-        arrivals=arrivals,
-        lengths=lengths,
-        rate=(len(times) - 1) * _NANOSECONDS / (times[-1] - times[0]),
+        arrivals=Replay(recorded=times),
+        sizes=sizes or recorded(trace.lengths[-requests:]),
+        outputs=outputs,
+        rate=speed * (len(times) - 1) * _NANOSECONDS / (times[-1] - times[0]),
         requests=len(times),
-        typical_length=typical,
-        longest=longest,
         priorities=priorities,
         of_one_pod=of_one_pod,
-        described=f"the latest of {len(trace.times):,} recorded" if latest else "as recorded",
+        described=described if speed == 1 else f"{described}, {speed:g} times as fast",
     )
 
 
-def _lengths(wish: LengthsWish, profile: Profile) -> tuple[Lengths, int, int]:
-    """The lengths, the typical one and the greatest."""
+def wished(wish: LengthsWish, longest: int) -> Sizes:
+    """Lengths as an option says; of lognormal ones none is above `longest`."""
     typical = round(wish.median)
     if not wish.sigma:
-        return Constant(length=typical), typical, typical
-    # A model cuts longer requests; its profile goes up to the longest that it takes.
-    longest = max(typical, longest_measured(profile))
+        return Sizes(lengths=Constant(length=typical), typical=typical, longest=typical)
+    longest = max(typical, longest)
     mu = math.log(wish.median)
-    return Lognormal(mu=mu, sigma=wish.sigma, lowest=1, highest=longest), typical, longest
+    lengths = Lognormal(mu=mu, sigma=wish.sigma, lowest=1, highest=longest)
+    return Sizes(lengths=lengths, typical=typical, longest=longest)
 
 
-def longest_measured(profile: Profile) -> int:
-    """The greatest length in the profile, at least 1."""
-    return max(1, *(point.length for point in profile.points))
+def recorded(lengths: Sequence[int]) -> Sizes:
+    """Lengths of a trace, in its order."""
+    ordered = sorted(lengths)
+    typical = ordered[len(ordered) // 2]
+    return Sizes(lengths=Recorded(recorded=tuple(lengths)), typical=typical, longest=ordered[-1])

@@ -1,7 +1,7 @@
 """When requests arrive: the arrival processes that workloads are drawn from.
 
-Used through `workload.Workload` by benchmarks, tests and `batchedmodel simulate`. A process knows
-nothing of lengths, targets or policies. Each draws first what does not depend on the rate, so that
+Used by benchmarks, tests and `batchedmodel simulate`. A process knows nothing of lengths, targets
+or policies. Each draws first what does not depend on the rate, so that
 the same stream at another rate gives the same pattern, only faster: a search for the highest rate
 then compares like with like.
 """
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from batchedmodel_contract.invalid_input import InvalidInput
 
 _NANOSECONDS: Final = 1e9
-_KNOTS: Final = 2048
 _Numbers = NDArray[np.floating[Any]]
 
 
@@ -34,7 +33,7 @@ class Poisson:
 
     def times(self, count: int, rate: float, random: Generator) -> list[int]:
         """See `Arrivals`."""
-        return nanoseconds(unit_points(count, random) / rate)
+        return nanoseconds(np.cumsum(random.standard_exponential(count)) / rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +46,6 @@ class Gamma:
         """See `Arrivals`."""
         shape = 1 / self.cv**2
         return nanoseconds(np.cumsum(random.standard_gamma(shape, count)) / (shape * rate))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ramp:
-    """Poisson whose rate grows evenly to `factor` times what it was in the beginning."""
-
-    factor: float = 4.0
-
-    def times(self, count: int, rate: float, random: Generator) -> list[int]:
-        """See `Arrivals`."""
-        if count == 0:
-            return []
-        points = unit_points(count, random)
-        knots = np.linspace(0.0, count / rate, _KNOTS)
-        first = 2 * rate / (1 + self.factor)
-        passed = (np.arange(_KNOTS - 1) + 0.5) / (_KNOTS - 1)
-        levels = first * (1 + (self.factor - 1) * passed)
-        missing = points[-1] - float(np.diff(knots) @ levels)
-        if missing > 0:  # a finite draw may take longer than the mean: then the last level goes on
-            knots = np.append(knots, knots[-1] + 1.01 * missing / levels[-1])
-            levels = np.append(levels, levels[-1])
-        return inverted(points, knots, levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +71,6 @@ class Replay:
         rounds = np.arange(-(-count // size))
         repeated = (rounds[:, None] + share[None, :]).ravel()[:count]
         return nanoseconds(repeated * (size / rate))
-
-
-def unit_points(count: int, random: Generator) -> _Numbers:
-    """Arrivals of a Poisson process of rate 1."""
-    return np.cumsum(random.standard_exponential(count))
-
-
-def inverted(points: _Numbers, knots: _Numbers, levels: _Numbers) -> list[int]:
-    """When the integral of the rate reaches each point."""
-    covered = np.concatenate([[0.0], np.cumsum(np.diff(knots) * levels)])
-    return nanoseconds(np.interp(points, covered, knots))
 
 
 def nanoseconds(seconds: _Numbers) -> list[int]:

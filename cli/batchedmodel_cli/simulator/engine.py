@@ -1,13 +1,13 @@
 """The event loop of the simulator: requests arrive, policies decide, devices take their time.
 
 Called by `batchedmodel simulate`, by the benchmarks and by tests. Time is in integer nanoseconds,
-and events of equal times keep their order. Only the router and the plants draw at random, each from
-a stream of its own, so equal inputs give equal events. It drives the very policy objects that the
-sidecar drives and knows nothing of what they do inside.
+and events of equal times keep their order. Only the router and some devices draw at random, each
+from a stream of its own, so equal inputs give equal events. It drives the very policy objects that
+the sidecar drives and knows nothing of what they do inside.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,8 +15,6 @@ from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.batching.decisions import Batch, Finished, HandedOver, Policy, Slots
-from batchedmodel_scheduling.lora.passes import passes
-from batchedmodel_scheduling.lora.slots import AdapterSlots
 from batchedmodel_scheduling.queue.items import Item, ItemId, Priority, RequestGroup
 
 NANOSECONDS: Final = 1_000_000_000
@@ -38,14 +36,12 @@ class Request:
     adapter: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterCost:
-    """Adapters of the devices."""
+class Curve(Protocol):
+    """How long a forward pass takes, without noise, by the lengths of its rows."""
 
-    slots: int = 0
-    """0 where they have none."""
-    copy: int = 0
-    """Nanoseconds to put one into a slot."""
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """For at least one row."""
+        ...
 
 
 class Device(Protocol):
@@ -66,9 +62,28 @@ class Device(Protocol):
         """Nanoseconds from the release of a batch until the device could begin it."""
         ...
 
-    def duration(self, lengths: Sequence[int], now: int) -> int:
-        """Nanoseconds that this forward pass takes; called once for each batch."""
+    def duration(self, items: Sequence[Item], now: int) -> int:
+        """Nanoseconds that a batch takes from `now` on; called once for each batch."""
         ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Plant:
+    """A device that keeps to its curve."""
+
+    curve: Curve
+    hand_off_seconds: float = 0.0
+    workers: int = 1
+    depth: int = 1
+
+    @property
+    def hand_off(self) -> int:
+        """See `Device`."""
+        return round(self.hand_off_seconds * NANOSECONDS)
+
+    def duration(self, items: Sequence[Item], now: int) -> int:
+        """See `Device`; at least 1."""
+        return max(1, round(self.curve.seconds([item.length for item in items]) * NANOSECONDS))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +112,6 @@ class _Pod:
     device: Device
     free: list[int]
     """When each worker is, a heap."""
-    adapters: AdapterSlots
     in_flight: int = 0
     wake: int = _NEVER
 
@@ -111,18 +125,16 @@ def simulate(
     pods: Sequence[tuple[Policy, Device]],
     *,
     router: Generator | None = None,
-    on_event: Callable[[str], None] | None = None,
-    adapters: AdapterCost | None = None,
 ) -> Run:
     """Let the requests, ascending in time, be served; ends when all of them have ended.
 
     Each goes to a pod that `router` draws, as a Kubernetes service spreads connections; without one
-    all go to the first. `on_event` is told a line of every event.
+    all go to the first.
 
     Raises `BrokenPolicyError` when a policy loses or repeats an item, releases one that is past its
     deadline or more batches than the device takes, or asks to be woken in the past.
     """
-    return _Simulation(requests, pods, router, on_event, adapters or AdapterCost()).run()
+    return _Simulation(requests, pods, router).run()
 
 
 class _Simulation:
@@ -131,17 +143,10 @@ class _Simulation:
         requests: Sequence[Request],
         pods: Sequence[tuple[Policy, Device]],
         router: Generator | None,
-        on_event: Callable[[str], None] | None,
-        adapters: AdapterCost,
     ) -> None:
         self._requests = requests
-        self._adapters = adapters
-        self._pods = [
-            _Pod(policy, device, [0] * device.workers, AdapterSlots(adapters.slots))
-            for policy, device in pods
-        ]
+        self._pods = [_Pod(policy, device, [0] * device.workers) for policy, device in pods]
         self._router = router
-        self._on_event = on_event
         count = len(requests)
         self._run = Run(released=[-1] * count, finished=[-1] * count, ended=[None] * count)
         # (time, order, pod, batch and its measured times, or None for a timer)
@@ -195,9 +200,6 @@ class _Simulation:
         refusal = self._pods[index].policy.offer(item, now / NANOSECONDS)
         if refusal is not None:
             self._run.ended[number] = refusal.reason
-        if self._on_event:
-            told = f"{refusal.reason} {refusal.retry_after}" if refusal else "taken"
-            self._on_event(f"{now} {index} offer {number} {request} {told}")
         return index
 
     def _decide(self, index: int, now: int) -> None:
@@ -210,8 +212,6 @@ class _Simulation:
                 if self._run.ended[shed.item.id] is not None:
                     raise BrokenPolicyError(f"item {shed.item.id} ended twice")
                 self._run.ended[shed.item.id] = shed.outcome
-                if self._on_event:
-                    self._on_event(f"{now} {index} {shed.outcome} {shed.item.id}")
             if decision.release is None:
                 break
             self._release(index, decision.release, now)
@@ -241,28 +241,14 @@ class _Simulation:
         pod.policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
         there = now + pod.device.hand_off
         start = max(there, pod.free[0])
-        took = self._duration(pod, batch.items, start)
+        took = pod.device.duration(batch.items, start)
         ends = start + took
         heapq.heapreplace(pod.free, ends)
         self._run.busy += took
         self._run.batches.append(len(batch.items))
-        if self._on_event:
-            members = " ".join(str(item.id) for item in batch.items)
-            self._on_event(f"{now} {index} release {batch.id} {batch.reason} {members}")
         self._order += 1
         times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
         heapq.heappush(self._events, (ends, self._order, index, times))
-
-    def _duration(self, pod: _Pod, items: Sequence[Item], start: int) -> int:
-        """Of all passes of a batch: more adapters than slots take several, and each copy time."""
-        if not pod.adapters.slots:
-            return pod.device.duration([item.length for item in items], start)
-        numbers, took = [item.adapter for item in items], 0
-        for rows in passes(numbers, pod.adapters.slots, pod.adapters.resident):
-            placed = pod.adapters.place({numbers[row] for row in rows} - {0})
-            took += len(placed.copies) * self._adapters.copy
-            took += pod.device.duration([items[row].length for row in rows], start + took)
-        return took
 
     def _finish(self, index: int, what: tuple[Batch, float, float], now: int) -> None:
         batch, took, queued = what
@@ -272,7 +258,5 @@ class _Simulation:
             run.finished[item.id] = now
             run.ended[item.id] = Outcome.COMPLETED
         run.until = max(run.until, now)
-        if self._on_event:
-            self._on_event(f"{now} {index} finish {batch.id}")
         event = Finished(batch=batch.id, compute_seconds=took, queue_seconds=queued)
         pod.policy.observe(event, now / NANOSECONDS)

@@ -65,11 +65,6 @@ class PlannedEngine:
         """The part of the blocks that is in use."""
         return 1.0 - self.free_blocks / self._planner.settings.blocks
 
-    def work(self, prompt_tokens: float, output_tokens: float) -> float:
-        """Seconds of the device that so much takes where all places are always taken."""
-        step = self._cost.base / self._planner.settings.max_sequences + self._cost.sequence
-        return self._cost.prefill_token * prompt_tokens + step * output_tokens
-
     def offer(self, call: Call, now: float) -> None:
         """Have it run as soon as there is a place."""
         one = EngineSequence(

@@ -25,6 +25,8 @@ class EngineFigures:
     """What each sequence adds to it."""
     prefill_seconds_per_token: float = 5e-6
     """What each token of a prompt adds to it."""
+    context_seconds_per_token: float = 0.0
+    """What each token in the cache adds to a step of our own engine."""
     chunk_tokens: int | None = 2048
     """Of prompts that one step reads, at most; None: a prompt is read whole."""
     cache_tokens: int | None = None
@@ -115,10 +117,6 @@ class TokenEngine:
         if tokens is None:
             return len(self.running) / self.figures.sequences
         return min(1.0, (self._held - sum(call.unread for call in self._reading)) / tokens)
-
-    def work(self, prompt_tokens: float, output_tokens: float) -> float:
-        """Seconds of the device that so much takes where all places are always taken."""
-        return self.figures.work(prompt_tokens, output_tokens)
 
     def offer(self, call: Call, now: float) -> None:
         """Have it run as soon as there is a place."""

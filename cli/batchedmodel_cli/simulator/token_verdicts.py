@@ -1,18 +1,18 @@
 """What a run of a language model's pods was worth. Shares are of all calls that count."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchedmodel_cli.simulator.planned_engine import PlannedEngine
-from batchedmodel_cli.simulator.token_engine import Call, TokenEngine
+from batchedmodel_cli.simulator.token_engine import Call, EngineFigures, TokenEngine
 from batchedmodel_cli.simulator.token_pods import TokenPod
-from batchedmodel_cli.simulator.verdicts import Latency
+from batchedmodel_cli.simulator.verdicts import Latency, latency_of
 
-_MEASURED: Final = (50, 95, 99)
 _REST: Final = 60.0
 """Seconds in which it is looked again whether all calls have ended."""
 
@@ -49,9 +49,15 @@ class TokenVerdict:
     preempted: int
     """Sequences that began anew, as the cache was full."""
 
+    @property
+    def latency(self) -> Latency | None:
+        """By which settings are compared: of the first token."""
+        return self.first_token
+
 
 def served(
     pods: Iterable[tuple[SimulatedPod, Sequence[Call]]],
+    figures: EngineFigures,
     *,
     begins: float,
     ends: float,
@@ -60,13 +66,25 @@ def served(
 ) -> TokenVerdict:
     """Let pods serve their calls, which are sorted, and judge those that come from `begins` on.
 
-    What comes before warms them up; the last ones come before `ends`.
+    What comes before warms them up; the last ones come before `ends`. All engines have the same
+    figures.
     """
-    calls: list[Call] = []
-    totals, count = _Totals(), 0
+    every: list[Call] = []
+    totals, count = np.zeros(4), 0
     for pod, its in pods:
-        calls += _served(pod, its, begins, ends, totals)
+        for call in its:
+            pod.arrive(call)
+        pod.advance(begins)
+        before = _counters(pod.engine)
+        pod.advance(ends)
+        totals += _counters(pod.engine) - before
+        while not pod.idle:
+            pod.advance(pod.now + _REST)
+        every += its
         count += 1
+    given, read, sequences, preempted = totals.tolist()
+    calls = [call for call in every if call.arrived >= begins]
+    ended = sum(call.ended_at is not None and begins <= call.ended_at < ends for call in every)
     seconds = ends - begins
     answered = [call for call in calls if call.ended_at is not None]
     good = sum(call.good(first_token_seconds, token_seconds) for call in calls)
@@ -77,57 +95,20 @@ def served(
         in_time_share=good / total,
         late_share=(len(answered) - good) / total,
         gone_shares={reason: number / total for reason, number in sorted(gone.items())},
-        first_token=_quantiles([call.first_token for call in answered]),
-        between_tokens=_quantiles([call.between_tokens for call in answered if call.output > 1]),
-        answered=totals.ended / seconds,
+        first_token=latency_of([call.first_token for call in answered]),
+        between_tokens=latency_of([call.between_tokens for call in answered if call.output > 1]),
+        answered=ended / seconds,
         goodput=good / seconds,
-        output_tokens=totals.given / seconds,
-        prompt_tokens=totals.read / seconds,
-        used_share=totals.work / (seconds * count) if count else 0.0,
-        mean_sequences=totals.sequences / (seconds * count) if count else 0.0,
-        preempted=totals.preempted,
+        output_tokens=given / seconds,
+        prompt_tokens=read / seconds,
+        used_share=figures.work(read, given) / (seconds * count) if count else 0.0,
+        mean_sequences=sequences / (seconds * count) if count else 0.0,
+        preempted=int(preempted),
     )
 
 
-@dataclass(slots=True)
-class _Totals:
-    """Of all engines between the beginning and the end."""
-
-    given: int = 0
-    read: int = 0
-    work: float = 0.0
-    sequences: float = 0.0
-    preempted: int = 0
-    ended: int = 0
-
-    def add(self, engine: TokenEngine | PlannedEngine, sign: int) -> None:
-        self.given += sign * engine.given_tokens
-        self.read += sign * engine.read_tokens
-        self.work += sign * engine.work(engine.read_tokens, engine.given_tokens)
-        self.sequences += sign * engine.sequence_seconds
-        self.preempted += sign * engine.preempted
-
-
-def _served(
-    pod: SimulatedPod, calls: Sequence[Call], begins: float, ends: float, totals: _Totals
-) -> Iterator[Call]:
-    """The calls that count; all have ended."""
-    for call in calls:
-        pod.arrive(call)
-    pod.advance(begins)
-    totals.add(pod.engine, -1)
-    pod.advance(ends)
-    totals.add(pod.engine, 1)
-    while not pod.idle:
-        pod.advance(pod.now + _REST)
-    for call in calls:
-        totals.ended += call.ended_at is not None and begins <= call.ended_at < ends
-        if call.arrived >= begins:
-            yield call
-
-
-def _quantiles(seconds: Sequence[float]) -> Latency | None:
-    if not seconds:
-        return None
-    p50, p95, p99 = (float(at) for at in np.percentile(seconds, _MEASURED))
-    return Latency(mean=float(np.mean(seconds)), p50=p50, p95=p95, p99=p99)
+def _counters(engine: TokenEngine | PlannedEngine) -> NDArray[np.float64]:
+    """Tokens made and read, seconds of sequences, and preemptions."""
+    return np.array(
+        [engine.given_tokens, engine.read_tokens, engine.sequence_seconds, engine.preempted]
+    )

@@ -1,7 +1,6 @@
 """What a simulation serves: requests with their times, lengths and targets.
 
-A workload is described once and drawn for any seed and rate. Lengths are independent of arrival
-times, except where both are replayed from one trace.
+Lengths are independent of arrival times, except where both are replayed from one trace.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import Protocol
 import numpy as np
 from numpy.random import PCG64, Generator
 
-from batchedmodel_cli.simulator.arrivals import Arrivals
 from batchedmodel_cli.simulator.engine import NANOSECONDS, Request
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.queue.items import Priority
@@ -103,24 +101,3 @@ def requests(
         Request(at=at, length=length, due=at + target, deadline=at + patience, priority=priority)
         for at, length, priority in zip(times, lengths, priorities, strict=True)
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Requests before their number, their rate and their seed are chosen."""
-
-    arrivals: Arrivals
-    lengths: Lengths
-    target_seconds: float
-    refuse: bool = False
-    request_timeout_seconds: float = 30.0
-
-    def draw(self, seed: int, count: int, rate: float) -> list[Request]:
-        """`count` requests, `rate` per second on average."""
-        return requests(
-            self.arrivals.times(count, rate, stream(seed, "arrivals")),
-            self.lengths.draw(count, stream(seed, "lengths")),
-            self.target_seconds,
-            refuse=self.refuse,
-            request_timeout_seconds=self.request_timeout_seconds,
-        )

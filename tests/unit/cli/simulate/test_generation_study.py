@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 
 from batchedmodel_cli.__main__ import main
-from batchedmodel_cli.simulate.generation_engines import Knob
-from batchedmodel_cli.simulate.generation_traffic import Wishes, drawn_as_in, replayed
-from batchedmodel_cli.simulate.inputs import LengthsWish
-from batchedmodel_cli.simulator.workload import Constant, stream
+from batchedmodel_cli.simulate.changes import text_changes
 from batchedmodel_contract.generation.description import GenerationDescription, StepSeconds
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.manifest.batching import BatchSettings
 from support.simulate_command import refusal
 
 DOCS = Path(__file__).parents[4] / "docs"
-TRACE = "seconds,length,output\n0,10,3\n1,20,4\n3,30,5\n"
 ENGINE = ("--sequences=8", "--step-ms=20", "--prefill-us-per-token=50")
 LENGTHS = ("--lengths=200", "--outputs=lognormal:20,0.5")
-WISHES = Wishes(prompts=None, outputs=None)
 OWN = "handler: hf, source: {huggingFace: {repo: example/chat}}"
 DESCRIPTION = GenerationDescription(
     vocabulary=100,
@@ -127,6 +122,7 @@ def test_a_recorded_trace_is_answered_with_a_table(
     assert "qwen: 1 replica, up to 8 sequences at 20 ms a step" in output
     assert "as recorded, 2 times as fast, 200 requests" in output
     assert "80.0% of the throughput" in output
+    assert "in the middle 125 tokens in and 20 out" in output
     assert "note: 200 requests are few" in output
 
 
@@ -192,7 +188,7 @@ def test_our_own_engine_is_simulated_by_its_times_and_more_sequences_are_tried(
     worth = found["comparison"]["worth_changing"]
     assert (worth["field"], worth["present"]) == ("spec.generation.maxSequences", "2")
     assert found["comparison"]["highest_rate_with_it"] > 2 * found["highest_rate"]
-    assert "maxSequences to" in found["advice"]
+    assert found["advice"].startswith("worth changing: maxSequences from 2 to absent")
 
 
 @pytest.mark.slow
@@ -251,31 +247,40 @@ def test_only_our_own_engine_is_told_what_its_context_costs(
     assert "--context-us-per-token is for models of a handler" in complaint
 
 
-def test_limits_are_tried_around_what_the_engine_runs_and_never_the_present_one() -> None:
-    assert list(Knob.CONCURRENT_REQUESTS.values(None, 64)) == [8, 16, 24, 32, 64, 80]
-    assert list(Knob.CONCURRENT_REQUESTS.values(64, 64)) == [None, 8, 16, 24, 32, 80]
-    assert list(Knob.CONCURRENT_REQUESTS.values(None, 1)) == [1]
-    assert list(Knob.SEQUENCES.values(None, 64)) == [8, 16, 32, 128, 256]
-    assert list(Knob.SEQUENCES.values(16, 16)) == [None, 2, 4, 8, 32, 64]
+@pytest.mark.parametrize(
+    ("present", "sequences", "ours", "tried"),
+    [
+        (None, 64, False, ["8", "16", "24", "32", "64", "80"]),
+        (64, 64, False, ["absent", "8", "16", "24", "32", "80"]),
+        (None, 1, False, ["1"]),
+        (None, 64, True, ["8", "16", "32", "128", "256"]),
+        (16, 16, True, ["absent", "2", "4", "8", "32", "64"]),
+    ],
+)
+def test_numbers_of_texts_are_tried_around_what_the_engine_runs_and_never_the_present_one(
+    present: int | None, sequences: int, ours: bool, tried: list[str]
+) -> None:
+    settings = BatchSettings(max_sequences=present, max_concurrent_requests=present)
+    changes = list(text_changes(settings, sequences, ours=ours))
+    assert [change.value for change in changes] == tried
+    field = "maxSequences" if ours else "maxConcurrentRequests"
+    assert {(change.section, change.field) for change in changes} == {("spec.generation", field)}
 
 
-def test_prompts_and_answers_of_a_trace_stay_pairs() -> None:
-    found = drawn_as_in(TRACE, rate=2.0, burstiness=1.0, wishes=WISHES, requests=5)
-    assert found.prompts.draw(5, stream(0, "a")) == [10, 20, 30, 10, 20]
-    assert found.outputs.draw(5, stream(0, "b")) == [3, 4, 5, 3, 4]
-    assert not found.recorded
+@pytest.mark.slow
+def test_texts_without_a_target_are_compared_by_throughput_where_too_many_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = simulated(capsys, manifest(tmp_path, ""), "--rate=100", *LENGTHS, requests=100)
+    assert found["comparison"]["measure"] == "throughput"
+    gains = [change["gain"] for change in found["comparison"]["changes"]]
+    assert gains == sorted(gains, reverse=True)
 
 
-def test_of_a_longer_trace_the_latest_are_replayed_at_their_speed() -> None:
-    found = replayed(TRACE, speed=4.0, wishes=WISHES, requests=2)
-    assert found.outputs.draw(2, stream(0, "b")) == [4, 5]
-    assert found.rate == pytest.approx(4 * 1 / 2)
-    assert found.described == "the latest of 3 recorded, 4 times as fast"
-
-
-def test_a_trace_without_answers_needs_their_lengths() -> None:
-    text = "seconds,length\n0,10\n1,20\n"
-    with pytest.raises(InvalidInput, match="names no column GeneratedTokens"):
-        replayed(text, speed=1.0, wishes=WISHES, requests=2)
-    wishes = Wishes(prompts=None, outputs=LengthsWish(median=7))
-    assert replayed(text, speed=1.0, wishes=wishes, requests=2).outputs == Constant(length=7)
+def test_a_trace_without_answers_needs_their_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("seconds,length\n0,10\n1,20\n", "utf-8")
+    complaint = refusal(capsys, manifest(tmp_path), f"--trace={trace}", *ENGINE)
+    assert "names no column GeneratedTokens" in complaint

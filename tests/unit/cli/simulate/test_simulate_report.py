@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
-from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
-from batchedmodel_cli.simulate.study import Answers, Comparison, Measure, Outlook
-from batchedmodel_cli.simulate.traffic import drawn
+from batchedmodel_cli.simulate.batches import BatchPods
+from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulate.study import Answers, Comparison, Measure, Outlook, Throughput
+from batchedmodel_cli.simulate.traffic import drawn, wished
+from batchedmodel_cli.simulator.verdicts import Verdict
 from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.spec import Model, Spec
@@ -18,8 +20,10 @@ MANIFEST = BatchedModel(
     name="minilm",
     spec=Spec(model=Model(handler="hf"), batching=Batching(target_latency_milliseconds=50)),
 )
-PODS = SimulatedPods(
-    traffic=drawn(rate=100.0, burstiness=1.0, wish=None, profile=PROFILE, requests=1000),
+PODS = BatchPods(
+    traffic=drawn(
+        rate=100.0, burstiness=1.0, sizes=wished(LengthsWish(median=64), 64), requests=1000
+    ),
     profile=PROFILE,
     upstream=False,
     hand_off_seconds=0.0,
@@ -27,11 +31,11 @@ PODS = SimulatedPods(
 )
 
 
-def ended(*counts: int) -> Trial:
+def ended(*counts: int) -> Verdict:
     """So many in time, late, refused, given up and timed out."""
     total = sum(counts)
     in_time, late, refused, shed, expired = (count / total for count in counts)
-    return Trial(
+    return Verdict(
         requests=total,
         in_time_share=in_time,
         longest_in_time_share=in_time,
@@ -46,19 +50,19 @@ def ended(*counts: int) -> Trial:
     )
 
 
-def printed(trial: Trial) -> dict[str, str]:
+def printed(verdict: Verdict) -> dict[str, str]:
     """The lines about how the offered traffic ended, by name, without rates."""
     comparison = Comparison(
         measure=Measure.IN_TIME,
         rate=100.0,
-        present=trial,
+        present=verdict,
         tried=(),
         advised=None,
         rate_with_advised=None,
     )
     answers = Answers(
         replicas=1,
-        outlook=Outlook(offered=trial, throughput=100.0, highest_rate=80.0),
+        outlook=Outlook(offered=verdict, throughput=Throughput(100.0), highest_rate=80.0),
         replicas_needed=1,
         comparison=comparison,
     )

@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
+from batchedmodel_cli.simulate.changes import Change, batch_changes
 from batchedmodel_cli.simulate.inputs import LengthsWish
-from batchedmodel_cli.simulate.pods import SimulatedPods, Trial
-from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes, smallest
-from batchedmodel_cli.simulate.traffic import drawn
-from batchedmodel_cli.simulator.verdicts import Latency
+from batchedmodel_cli.simulate.study import Answers, Measure, Study, Throughput, smallest
+from batchedmodel_cli.simulate.traffic import Traffic, drawn, wished
+from batchedmodel_cli.simulator.verdicts import Latency, Verdict
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective, PolicyName
 from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.spec import Model, Spec
 from batchedmodel_kube.manifest.workload import Autoscaling
-from support.simulate_command import PROFILE
 
 
 @dataclass(kw_only=True)
-class PretendedPods(SimulatedPods):
+class PretendedPods:
     """Each replica serves so many in time, by policy; whatever is above that is late."""
 
+    traffic: Traffic
     capacity: dict[PolicyName, float]
     alone: float = 0.01
     least: int = 1
@@ -33,14 +34,14 @@ class PretendedPods(SimulatedPods):
     fewer: dict[int, float] = field(default_factory=dict)
     """The part of the capacity that is left, by rows of a batch."""
 
-    def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
+    def run(self, settings: BatchSettings, replicas: int, rate: float) -> Verdict:
         self.asked.append((settings, replicas, rate))
         capacity = self.capacity[settings.policy] * self.fewer.get(settings.max_batch_size, 1.0)
         if rate > 200:
             capacity = self.crowded.get(settings.max_batch_size, capacity)
         share = min(1.0, replicas * capacity / rate) if replicas >= self.least else 0.0
         waits = 0.01 + settings.max_wait_seconds
-        return Trial(
+        return Verdict(
             requests=100,
             in_time_share=share,
             longest_in_time_share=share,
@@ -54,19 +55,26 @@ class PretendedPods(SimulatedPods):
             mean_batch=4.0,
         )
 
-    def throughput(self, settings: BatchSettings) -> float:
-        return 1.25 * self.capacity[settings.policy]
+    def throughput(self, settings: BatchSettings) -> Throughput:
+        return Throughput(1.25 * self.capacity[settings.policy])
 
-    def alone_seconds(self) -> float:
-        return self.alone
+    def alone_share(self, settings: BatchSettings) -> float | None:
+        target = settings.target_seconds
+        return None if target is None else float(self.alone <= target)
+
+    def changes(self, spec: Spec) -> Iterator[Change]:
+        return changes(spec, self.traffic.sizes.longest)
 
 
 def pretended(*, rate: float, **details: Any) -> PretendedPods:
-    wish = LengthsWish(median=64)
-    traffic = drawn(rate=rate, burstiness=1, wish=wish, profile=PROFILE, requests=1000)
-    return PretendedPods(
-        traffic=traffic, profile=PROFILE, upstream=False, hand_off_seconds=0.0, seed=0, **details
-    )
+    sizes = wished(LengthsWish(median=64), 512)
+    traffic = drawn(rate=rate, burstiness=1, sizes=sizes, requests=1000)
+    return PretendedPods(traffic=traffic, **details)
+
+
+def changes(of: Spec, longest: int) -> Iterator[Change]:
+    """With batches of up to 32 rows measured."""
+    return batch_changes(of, longest, 32)
 
 
 EQUAL = dict.fromkeys(PolicyName, 100.0)
@@ -283,5 +291,5 @@ def test_without_a_target_latency_decides_until_the_replicas_are_full() -> None:
 
 def test_a_batch_larger_than_any_measured_is_marked() -> None:
     found = answer(spec(), pretended(rate=50.0, capacity=EQUAL)).comparison
-    marked = {tried.change.value for tried in found.tried if tried.beyond_profile}
+    marked = {tried.change.value for tried in found.tried if tried.change.beyond_profile}
     assert marked == {"64"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Ramp, Replay
+from batchedmodel_cli.simulator.arrivals import Arrivals, Gamma, Poisson, Replay
 from batchedmodel_cli.simulator.workload import stream
 from batchedmodel_contract.invalid_input import InvalidInput
 from scheduling_bench.bursts import Clumps, Mmpp
@@ -13,7 +13,6 @@ PROCESSES: list[Arrivals] = [
     Gamma(cv=4),
     Mmpp(),
     Clumps(),
-    Ramp(),
     Replay(recorded=(5, 7, 8, 20, 25)),
 ]
 each_process = pytest.mark.parametrize("process", PROCESSES, ids=lambda p: type(p).__name__)
@@ -51,7 +50,7 @@ def test_a_draw_repeats_for_an_equal_stream_only(process: Arrivals) -> None:
         assert not np.array_equal(drawn(process, 1000, 500, seed=2), again)
 
 
-@pytest.mark.parametrize("process", [Poisson(), Gamma(cv=4), Ramp()])
+@pytest.mark.parametrize("process", [Poisson(), Gamma(cv=4)])
 def test_another_rate_only_scales_the_pattern(process: Arrivals) -> None:
     slow, fast = drawn(process, 1000, 100), drawn(process, 1000, 200)
     assert np.allclose(slow, 2 * fast, atol=2)
@@ -82,12 +81,6 @@ def test_clumps_have_the_mean_size_and_spread() -> None:
     widths = times[ends] - times[begins]
     # Groups that follow each other within the spread look like one.
     assert np.quantile(widths, 0.99) <= 1_000_000
-
-
-def test_a_ramp_ends_at_the_factor() -> None:
-    in_windows = counted(drawn(Ramp(factor=4), 250_000, 250), 10)
-    assert in_windows[-1] / in_windows[0] == pytest.approx(4, rel=0.1)
-    assert np.mean(np.diff(in_windows) > 0) > 0.6
 
 
 def test_a_replay_keeps_the_pattern_and_begins_anew_at_its_end() -> None:

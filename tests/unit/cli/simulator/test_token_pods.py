@@ -72,6 +72,7 @@ def verdict(
     its = calls(rate, count)
     return served(
         [(pod(settings), its)],
+        FIGURES,
         begins=its[count // 4].arrived,
         ends=its[-1].arrived + 1e-9,
         first_token_seconds=FIRST,
@@ -144,6 +145,6 @@ def test_equal_calls_give_equal_verdicts() -> None:
 
 
 def test_nothing_that_counts_gives_an_empty_verdict() -> None:
-    found = served([], begins=0.0, ends=1.0, first_token_seconds=None, token_seconds=None)
+    found = served([], FIGURES, begins=0.0, ends=1.0, first_token_seconds=None, token_seconds=None)
     assert (found.requests, found.first_token, found.between_tokens) == (0, None, None)
     assert found.used_share == 0.0

@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_cli.simulator.engine import Run
-from batchedmodel_cli.simulator.verdicts import Part, verdict
+from batchedmodel_cli.simulator.verdicts import verdict
 from batchedmodel_cli.simulator.workload import requests
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.queue.items import Priority
@@ -36,11 +36,12 @@ RUN = Run(
 
 def test_every_share_counts_what_it_says() -> None:
     found = verdict(REQUESTS, RUN)
-    assert found.on_time_share == pytest.approx(2 / 6)
+    assert found.in_time_share == pytest.approx(2 / 6)
     assert found.refused_share == pytest.approx(1 / 6)
     assert found.shed_share == pytest.approx(1 / 6)
     assert found.expired_share == pytest.approx(1 / 6)
-    assert found.late_after_admission_share == pytest.approx(2 / 5)
+    assert found.late_share == pytest.approx(1 / 6)
+    assert found.longest_in_time_share == pytest.approx(1 / 2), "of the two of length 500"
 
 
 def test_goodput_is_per_second_until_the_last_answer_in_time() -> None:
@@ -75,22 +76,8 @@ def test_devices_share_their_busy_time() -> None:
     assert verdict(REQUESTS, RUN).mean_batch == pytest.approx(1.5)
 
 
-def test_buckets_and_priorities_are_judged_apart() -> None:
-    found = verdict(REQUESTS, RUN, edges=(10, 100))
-    assert found.by_length == {
-        10: Part(requests=2, on_time_share=0.5),
-        100: Part(requests=4, on_time_share=0.25),
-    }
-    assert found.worst_to_best_length == pytest.approx(0.5)
-    assert found.by_priority == {
-        Priority.HIGH: Part(requests=1, on_time_share=1),
-        Priority.NORMAL: Part(requests=4, on_time_share=0),
-        Priority.LOW: Part(requests=1, on_time_share=1),
-    }
-
-
 def test_a_run_in_which_nothing_was_served_has_no_latency() -> None:
     found = verdict(REQUESTS[:1], Run(released=[-1], finished=[-1], ended=[Rejection.QUEUE_FULL]))
     assert found.latency is None
-    assert (found.on_time_share, found.goodput, found.busy_share, found.mean_batch) == (0, 0, 0, 0)
-    assert (found.late_after_admission_share, found.worst_to_best_length) == (0, 0)
+    assert (found.in_time_share, found.goodput, found.busy_share, found.mean_batch) == (0, 0, 0, 0)
+    assert found.longest_in_time_share == 0

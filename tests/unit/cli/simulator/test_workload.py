@@ -10,13 +10,13 @@ from batchedmodel_cli.simulator.workload import (
     Constant,
     Lognormal,
     Recorded,
-    Workload,
     requests,
     stream,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.queue.items import Priority
 from scheduling_bench.bursts import Mmpp
+from scheduling_bench.workload import Workload
 
 LENGTHS = Lognormal(mu=4, sigma=1, lowest=1, highest=512)
 

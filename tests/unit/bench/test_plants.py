@@ -1,28 +1,36 @@
-"""Modelled devices."""
+"""Modelled devices, and what disturbs them."""
 
 import numpy as np
 import pytest
 
-from batchedmodel_cli.simulator.plants import Disturbances, Plant
+from batchedmodel_scheduling.queue.items import Item, ItemId
 from scheduling_bench.affine import Affine
+from scheduling_bench.plants import Disturbances, DisturbedPlant
 
 CURVE = Affine(fixed=0.005, per_row=0.001)
 SECOND = 1_000_000_000
 
 
+def rows(count: int) -> list[Item]:
+    return [
+        Item(id=ItemId(n), key="", length=1, arrived=0.0, due=1.0, deadline=1.0)
+        for n in range(count)
+    ]
+
+
 def durations(disturbances: Disturbances, seed: int = 1, name: str = "device") -> np.ndarray:
-    plant = Plant(curve=CURVE, disturbances=disturbances, seed=seed, name=name)
-    return np.array([plant.duration([1] * 5, 0) for _ in range(5000)]) / 10_000_000
+    plant = DisturbedPlant(curve=CURVE, disturbances=disturbances, seed=seed, name=name)
+    return np.array([plant.duration(rows(5), 0) for _ in range(5000)]) / 10_000_000
 
 
 def test_an_undisturbed_plant_keeps_to_its_curve() -> None:
-    plant = Plant(curve=CURVE, hand_off_seconds=0.0005, depth=2)
+    plant = DisturbedPlant(curve=CURVE, hand_off_seconds=0.0005, depth=2)
     assert (plant.depth, plant.hand_off) == (2, 500_000)
-    assert [plant.duration([1] * rows, 0) for rows in (1, 20)] == [6_000_000, 25_000_000]
+    assert [plant.duration(rows(count), 0) for count in (1, 20)] == [6_000_000, 25_000_000]
 
 
 def test_a_batch_takes_time_even_if_its_curve_says_none() -> None:
-    assert Plant(curve=Affine(fixed=0)).duration([1], 0) == 1
+    assert DisturbedPlant(curve=Affine(fixed=0)).duration(rows(1), 0) == 1
 
 
 def test_noise_is_lognormal_with_the_curve_as_its_median() -> None:
@@ -51,6 +59,6 @@ def test_stragglers_leave_the_noise_as_it_is() -> None:
 
 
 def test_the_last_drift_that_has_begun_counts() -> None:
-    plant = Plant(curve=CURVE, disturbances=Disturbances(drift=((1, 1.4), (2, 0.6))))
+    plant = DisturbedPlant(curve=CURVE, disturbances=Disturbances(drift=((1, 1.4), (2, 0.6))))
     at = (0, SECOND - 1, SECOND, 2 * SECOND, 9 * SECOND)
-    assert [plant.duration([1] * 5, now) / 10_000_000 for now in at] == [1, 1, 1.4, 0.6, 0.6]
+    assert [plant.duration(rows(5), now) / 10_000_000 for now in at] == [1, 1, 1.4, 0.6, 0.6]

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_cli.simulator.curves import curve_of
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_scheduling.latency.batch_times import Curve
 from scheduling_bench.affine import Affine, profile_of
 
 rules = st.sampled_from(CostRule)
@@ -47,7 +46,7 @@ def test_a_grid_through_an_affine_curve_is_that_curve(
     curve = Affine(fixed=0.004, per_row=2e-4, per_token=6e-6, rule=rule)
     if len(lengths) == 1:
         batch = [lengths[0]] * len(batch)
-    grid = curve_of(profile_of(curve, max_rows=max_rows, lengths=lengths, cost_rule=rule))
+    grid = Curve(profile_of(curve, max_rows=max_rows, lengths=lengths, cost_rule=rule))
     assert grid.seconds(batch) == pytest.approx(curve.seconds(batch), rel=1e-6)
 
 
@@ -61,7 +60,7 @@ def test_a_grid_through_an_affine_curve_is_that_curve(
 def test_a_curve_through_any_points_falls_neither_with_rows_nor_below_measured_lengths(
     points: list[tuple[int, int, float]], rule: CostRule, rows: int, length: int
 ) -> None:
-    curve = curve_of(profile(*points, rule=rule))
+    curve = Curve(profile(*points, rule=rule))
     seconds = curve.seconds([length] * rows)
     assert 0 <= seconds <= curve.seconds([length] * (rows + 1)) + 1e-9
     shorter = [measured for _, measured, _ in points if measured < length]
@@ -69,12 +68,12 @@ def test_a_curve_through_any_points_falls_neither_with_rows_nor_below_measured_l
 
 
 def test_a_jump_that_was_seen_is_not_bridged_by_a_line() -> None:
-    curve = curve_of(profile((1, 8, 1.0), (2, 8, 1.0), (4, 8, 3.0), (8, 8, 3.0)))
+    curve = Curve(profile((1, 8, 1.0), (2, 8, 1.0), (4, 8, 3.0), (8, 8, 3.0)))
     assert [curve.seconds([8] * rows) for rows in (1, 2, 3, 4, 6)] == [1, 1, 3, 3, 3]
 
 
 def test_a_batch_of_few_rows_takes_no_longer_than_the_fewest_measured() -> None:
-    curve = curve_of(profile((2, 8, 1.0), (4, 8, 3.0), (2, 16, 2.0), (4, 16, 6.0)))
+    curve = Curve(profile((2, 8, 1.0), (4, 8, 3.0), (2, 16, 2.0), (4, 16, 6.0)))
     assert 0 < curve.seconds([3]) <= 1.0
 
 
@@ -82,9 +81,9 @@ def test_a_shape_that_was_not_measured_follows_the_others() -> None:
     exact = Affine(fixed=0.004, per_token=6e-6)
     full = profile_of(exact, max_rows=16, lengths=(8, 64), cost_rule=CostRule.PADDED)
     partial = Profile(cost_rule=full.cost_rule, device="", points=full.points[:-1])
-    assert curve_of(partial).seconds([64] * 16) == pytest.approx(exact.seconds([64] * 16))
+    assert Curve(partial).seconds([64] * 16) == pytest.approx(exact.seconds([64] * 16))
 
 
 def test_a_curve_needs_a_point() -> None:
-    with pytest.raises(InvalidInput, match=r"profile.points: are no curve: no measured times"):
-        curve_of(profile())
+    with pytest.raises(ValueError, match="no measured times"):
+        Curve(profile())

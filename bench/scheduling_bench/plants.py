@@ -1,8 +1,4 @@
-"""Modelled devices: what happens to a batch between its release and its answer.
-
-The engine asks a plant how long a forward pass takes. The plant adds to an exact curve what real
-devices add: noise, stragglers, drift, and the way from the scheduler to the device.
-"""
+"""Devices that are not what their curve says: noise, stragglers and drift."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -10,9 +6,9 @@ from typing import Final
 
 from numpy.random import Generator
 
-from batchedmodel_cli.simulator.curves import Curve
-from batchedmodel_cli.simulator.engine import NANOSECONDS
+from batchedmodel_cli.simulator.engine import NANOSECONDS, Plant
 from batchedmodel_cli.simulator.workload import stream
+from batchedmodel_scheduling.queue.items import Item
 
 _DRAWN_AT_ONCE: Final = 1024  # single draws would cost more than everything else here
 
@@ -30,28 +26,22 @@ class Disturbances:
 
 
 @dataclass(slots=True, kw_only=True)
-class Plant:
+class DisturbedPlant(Plant):
     """A device of the simulator. Each seed and each name has disturbances of its own."""
 
-    curve: Curve
-    hand_off_seconds: float = 0.0
-    workers: int = 1
-    depth: int = 1
     disturbances: Disturbances = field(default_factory=Disturbances)
     seed: InitVar[int] = 0
     name: InitVar[str] = "device"
-    hand_off: int = field(init=False)
     _factors: Iterator[float] = field(init=False, repr=False)
 
     def __post_init__(self, seed: int, name: str) -> None:
-        self.hand_off = round(self.hand_off_seconds * NANOSECONDS)
         self._factors = _factors(
             self.disturbances, stream(seed, f"{name}/noise"), stream(seed, f"{name}/stragglers")
         )
 
-    def duration(self, lengths: Sequence[int], now: int) -> int:
-        """Nanoseconds of the forward pass that begins `now`; at least 1."""
-        seconds = self.curve.seconds(lengths) * next(self._factors)
+    def duration(self, items: Sequence[Item], now: int) -> int:
+        """See `Device`; at least 1."""
+        seconds = self.curve.seconds([item.length for item in items]) * next(self._factors)
         for since, factor in reversed(self.disturbances.drift):
             if now >= since * NANOSECONDS:
                 seconds *= factor
