@@ -43,7 +43,7 @@ OUR_BOUNDS: Final = StepBounds(sequences=64, tokens=512)
 """Of an engine of others, and of ours on CPUs."""
 _WIDEST_SIGMA: Final = 5.0
 _NUMBER: Final = r"\d{1,10}(?:\.\d{1,9})?"
-_LOGNORMAL: Final = re.compile(rf"lognormal:({_NUMBER}),({_NUMBER})", re.ASCII)
+_LENGTHS: Final = re.compile(rf"(\d{{1,10}})|lognormal:({_NUMBER}),({_NUMBER})", re.ASCII)
 
 
 class Refused(ValueError):
@@ -61,12 +61,11 @@ class LengthsWish:
 
 def lengths(text: str) -> LengthsWish:
     """`64` or `lognormal:64,0.8`."""
-    if _is_whole(text, 1, _LONGEST):
-        return LengthsWish(median=int(text))
-    found = _LOGNORMAL.fullmatch(text)
-    if found:
-        wish = LengthsWish(median=float(found[1]), sigma=float(found[2]))
-        if 1 <= wish.median <= _LONGEST and 0 < wish.sigma <= _WIDEST_SIGMA:
+    parts = _LENGTHS.fullmatch(text)
+    if parts:
+        wish = LengthsWish(median=float(parts[1] or parts[2]), sigma=float(parts[3] or 0))
+        equal = parts[1] is not None
+        if 1 <= wish.median <= _LONGEST and (equal or 0 < wish.sigma <= _WIDEST_SIGMA):
             return wish
     raise ValueError(
         f"{text!r} is not a whole number from 1 to {_LONGEST}, nor lognormal:MEDIAN,SIGMA "
@@ -93,15 +92,11 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     """A reader of whole numbers within these bounds."""
 
     def read(text: str) -> int:
-        if _is_whole(text, least, most):
+        if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
             return int(text)
         raise ValueError(f"{text!r} is not a whole number from {least} to {most}")
 
     return read
-
-
-def _is_whole(text: str, least: int, most: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most
 
 
 def _option(usage: str, kind: Any, text: str, **more: Any) -> click.Option:

@@ -41,7 +41,7 @@ def profile_from(place: str, model: str) -> Profile:
 
     A URL without a path is a sidecar's admin port, which is asked for the profile of `model`.
     """
-    text = _told_at(place, profile_path(model))
+    text = _text(place, profile_path(model))
     document = _mapping(text, "cost_rule, device and points")
     try:
         profile = profile_from_mapping(document)
@@ -61,7 +61,7 @@ def engine_from(place: str, model: str) -> GenerationDescription:
 
     A URL without a path is a sidecar's admin port.
     """
-    document = _mapping(_told_at(place, generation_path(model)), "blocks, stepSeconds and others")
+    document = _mapping(_text(place, generation_path(model)), "blocks, stepSeconds and others")
     try:
         return generation_from_mapping(document)
     except InvalidInput as error:
@@ -70,23 +70,20 @@ def engine_from(place: str, model: str) -> GenerationDescription:
 
 def trace_from_file(file: str) -> str:
     """The text of a trace; raises `Unusable`."""
-    return _in_time(lambda: _file(file, _LARGEST_TRACE))
+    return _in_time(lambda: _file(file), _LARGEST_TRACE)
 
 
 def trace_from_sidecar(url: str) -> str:
     """The text of the flight recorder behind an admin port; raises `Unusable`."""
     if not url.startswith(_SCHEMES):
         raise Unusable("is not a URL such as http://127.0.0.1:9090")
-    found = _with_path(url, ARRIVALS)
-    return _in_time(lambda: _downloaded(found, _LARGEST_TRACE))
+    return _in_time(lambda: _response(url, ARRIVALS), _LARGEST_TRACE)
 
 
-def _told_at(place: str, path: str) -> str:
-    """The text of a file, or what a server at a URL tells at this path."""
-    if place.startswith(_SCHEMES):
-        url = _with_path(place, path)
-        return _in_time(lambda: _downloaded(url, _LARGEST_PROFILE))
-    return _in_time(lambda: _file(place, _LARGEST_PROFILE))
+def _text(place: str, path: str) -> str:
+    """The text of a file, or what a server at a URL has at this path."""
+    is_url = place.startswith(_SCHEMES)
+    return _in_time(lambda: _response(place, path) if is_url else _file(place), _LARGEST_PROFILE)
 
 
 def _mapping(text: str, holds: str) -> dict[str, Any]:
@@ -99,8 +96,8 @@ def _mapping(text: str, holds: str) -> dict[str, Any]:
     return document
 
 
-def _in_time(fetch: Callable[[], str]) -> str:
-    """What it returns or raises, which is `Unusable`, as when the whole of it takes too long.
+def _in_time(opened: Callable[[], IO[bytes]], largest: int) -> str:
+    """The whole text behind it; raises `Unusable`, as when it is too large or takes too long.
 
     Time-outs of sockets bound each read and not their sum, in heads of answers as in bodies.
     """
@@ -108,7 +105,8 @@ def _in_time(fetch: Callable[[], str]) -> str:
 
     def work() -> None:
         try:
-            outcome.set_result(fetch())
+            with opened() as stream:
+                outcome.set_result(_decoded(stream, largest))
         except BaseException as error:
             outcome.set_exception(error)
 
@@ -116,43 +114,36 @@ def _in_time(fetch: Callable[[], str]) -> str:
     threading.Thread(target=work, daemon=True).start()
     try:
         return outcome.result(_LONGEST_SECONDS)
-    except TimeoutError:
-        raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s") from None
-
-
-def _with_path(url: str, path: str) -> str:
-    try:
-        own = urlsplit(url).path
-    except ValueError as error:
-        raise Unusable(f"is no URL: {error}") from error
-    return url.rstrip("/") + path if own in ("", "/") else url
-
-
-def _file(name: str, largest: int) -> str:
-    try:
-        with open(name, "rb") as file:
-            return _text(file, largest)
-    except OSError as error:
-        raise Unusable(f"cannot be read: {error.strerror}") from error
-
-
-def _downloaded(url: str, largest: int) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
-            return _text(response, largest)
     except Unusable:
         raise
+    except TimeoutError:
+        raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or repr(error)
+        raise Unusable(f"cannot be read: {reason}") from error
+
+
+def _file(name: str) -> IO[bytes]:
+    return open(name, "rb")
+
+
+def _response(url: str, path: str) -> IO[bytes]:
+    """What a server answers; a URL without a path is asked for this one."""
+    try:
+        if urlsplit(url).path in ("", "/"):
+            url = url.rstrip("/") + path
+        response: IO[bytes] = urllib.request.urlopen(url, timeout=_SILENCE_SECONDS)
+        return response
     except urllib.error.HTTPError as error:
         with error:
             raise Unusable(f"answers {error.code} {error.reason} ({url})") from error
     except urllib.error.URLError as error:
         raise Unusable(f"cannot be reached: {error.reason} ({url})") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Unusable(f"cannot be fetched: {error!r} ({url})") from error
+    except ValueError as error:
+        raise Unusable(f"is no URL: {error}") from error
 
 
-def _text(stream: IO[bytes], largest: int) -> str:
-    """The whole text, if it is not too large."""
+def _decoded(stream: IO[bytes], largest: int) -> str:
     data = bytearray()
     # One read may be short; only an empty one is the end.
     while chunk := stream.read(_CHUNK):

@@ -100,24 +100,10 @@ class Run:
     ended: list[Outcome | Rejection | None]
     """How each ended, or why it was refused on arrival; None only while the run goes on."""
     batches: list[int] = field(default_factory=list)
-    """Rows of each batch, in order of release."""
+    """Rows of each batch, pod by pod in order of release."""
     busy: int = 0
     """Time in which a worker computed, all workers of all devices together."""
     until: int = 0
-
-
-@dataclass(slots=True)
-class _Pod:
-    policy: Policy
-    device: Device
-    free: list[int]
-    """When each worker is, a heap."""
-    in_flight: int = 0
-    wake: int = _NEVER
-
-
-class BrokenPolicyError(Exception):
-    """A policy did what none may: the run means nothing."""
 
 
 def simulate(
@@ -131,61 +117,62 @@ def simulate(
     Each goes to a pod that `router` draws, as a Kubernetes service spreads connections; without one
     all go to the first.
 
-    Raises `BrokenPolicyError` when a policy loses or repeats an item, releases one that is past its
+    Raises `AssertionError` when a policy loses or repeats an item, releases one that is past its
     deadline or more batches than the device takes, or asks to be woken in the past.
     """
-    return _Simulation(requests, pods, router).run()
+    count = len(requests)
+    run = Run(released=[-1] * count, finished=[-1] * count, ended=[None] * count)
+    shares: list[list[int]] = [[] for _ in pods]
+    for number in range(count):
+        drawn = router.integers(len(pods)) if router is not None and len(pods) > 1 else 0
+        shares[int(drawn)].append(number)
+    for (policy, device), numbers in zip(pods, shares, strict=True):
+        _Pod(policy, device, requests, run).serve(numbers)
+    lost = run.ended.count(None)
+    assert not lost, f"{lost} accepted items were never released nor given up"
+    return run
 
 
-class _Simulation:
+class _Pod:
     def __init__(
-        self,
-        requests: Sequence[Request],
-        pods: Sequence[tuple[Policy, Device]],
-        router: Generator | None,
+        self, policy: Policy, device: Device, requests: Sequence[Request], run: Run
     ) -> None:
+        self._policy = policy
+        self._device = device
         self._requests = requests
-        self._pods = [_Pod(policy, device, [0] * device.workers) for policy, device in pods]
-        self._router = router
-        count = len(requests)
-        self._run = Run(released=[-1] * count, finished=[-1] * count, ended=[None] * count)
-        # (time, order, pod, batch and its measured times, or None for a timer)
-        self._events: list[tuple[int, int, int, tuple[Batch, float, float] | None]] = []
-        self._order = 0
+        self._run = run
+        self._free = [0] * device.workers
+        """When each worker is, a heap."""
+        self._running: list[tuple[int, int, Batch, float, float]] = []
+        """When each batch ends, its number, what it took and how long it waited; a heap."""
+        self._released = 0
+        self._wake = _NEVER
 
-    def run(self) -> Run:
-        """Take the next arrivals or the next event, whichever is first, then let pods decide."""
-        requests, events, pods = self._requests, self._events, self._pods
-        arrival, total = 0, len(requests)
-        while arrival < total or events:
-            now = requests[arrival].at if arrival < total else _NEVER
-            if events and events[0][0] <= now:
-                now, _, index, what = heapq.heappop(events)
-                pod = pods[index]
-                if what is not None:
-                    self._finish(index, what, now)
-                elif pod.wake != now:
-                    continue  # a timer that was set anew
-                else:
-                    pod.wake = _NEVER
-                self._decide(index, now)
-                continue
-            touched = set()
-            while arrival < total and requests[arrival].at == now:
-                touched.add(self._arrive(arrival, now))
-                arrival += 1
-            for index in sorted(touched):
-                self._decide(index, now)
-        lost = self._run.ended.count(None)
-        if lost:
-            raise BrokenPolicyError(f"{lost} accepted items were never released nor given up")
-        return self._run
+    def serve(self, numbers: Sequence[int]) -> None:
+        """Take the next end of a batch, the timer or the next arrivals, then let the policy decide.
 
-    def _arrive(self, number: int, now: int) -> int:
+        Of equal times, the first of these comes first.
+        """
+        requests, running = self._requests, self._running
+        next_one, total = 0, len(numbers)
+        while True:
+            arrival = requests[numbers[next_one]].at if next_one < total else _NEVER
+            ends = running[0][0] if running else _NEVER
+            now = min(ends, self._wake, arrival)
+            if now == _NEVER:
+                return
+            if now == ends:
+                self._finish(now)
+            elif now == self._wake:
+                self._wake = _NEVER
+            else:
+                while next_one < total and requests[numbers[next_one]].at == now:
+                    self._arrive(numbers[next_one], now)
+                    next_one += 1
+            self._decide(now)
+
+    def _arrive(self, number: int, now: int) -> None:
         request = self._requests[number]
-        index = 0
-        if self._router is not None and len(self._pods) > 1:
-            index = int(self._router.integers(len(self._pods)))
         item = Item(
             id=ItemId(number),
             key=request.key,
@@ -197,66 +184,51 @@ class _Simulation:
             request_group=request.request_group,
             adapter=request.adapter,
         )
-        refusal = self._pods[index].policy.offer(item, now / NANOSECONDS)
+        refusal = self._policy.offer(item, now / NANOSECONDS)
         if refusal is not None:
             self._run.ended[number] = refusal.reason
-        return index
 
-    def _decide(self, index: int, now: int) -> None:
-        pod = self._pods[index]
-        seconds = now / NANOSECONDS
-        depth = pod.device.depth
+    def _decide(self, now: int) -> None:
+        seconds, depth = now / NANOSECONDS, self._device.depth
         while True:
-            decision = pod.policy.poll(seconds, Slots(depth=depth, in_flight=pod.in_flight))
+            slots = Slots(depth=depth, in_flight=len(self._running))
+            decision = self._policy.poll(seconds, slots)
             for shed in decision.shed:
-                if self._run.ended[shed.item.id] is not None:
-                    raise BrokenPolicyError(f"item {shed.item.id} ended twice")
+                assert self._run.ended[shed.item.id] is None, f"item {shed.item.id} ended twice"
                 self._run.ended[shed.item.id] = shed.outcome
             if decision.release is None:
                 break
-            self._release(index, decision.release, now)
+            self._release(decision.release, now)
+        self._wake = _NEVER
         if decision.wake_at * NANOSECONDS < _NEVER:
-            if decision.wake_at <= seconds:
-                raise BrokenPolicyError(f"asked at {seconds} to be woken at {decision.wake_at}")
+            assert decision.wake_at > seconds, f"woken at {seconds}, before {decision.wake_at}"
             # A wake a nanosecond late is normal input.
-            wake = int(decision.wake_at * NANOSECONDS) + 1
-            if wake != pod.wake:
-                pod.wake = wake
-                self._order += 1
-                heapq.heappush(self._events, (wake, self._order, index, None))
-        else:
-            pod.wake = _NEVER
+            self._wake = int(decision.wake_at * NANOSECONDS) + 1
 
-    def _release(self, index: int, batch: Batch, now: int) -> None:
-        pod = self._pods[index]
-        pod.in_flight += 1
-        if pod.in_flight > pod.device.depth:
-            raise BrokenPolicyError(f"{pod.in_flight} batches for {pod.device.depth} slots")
+    def _release(self, batch: Batch, now: int) -> None:
+        run, device = self._run, self._device
+        assert len(self._running) < device.depth, f"more batches than {device.depth} slots"
         for item in batch.items:
-            if self._run.released[item.id] >= 0 or self._run.ended[item.id] is not None:
-                raise BrokenPolicyError(f"item {item.id} was released twice or after its end")
-            if item.deadline * NANOSECONDS <= now:
-                raise BrokenPolicyError(f"item {item.id} was released past its deadline")
-            self._run.released[item.id] = now
-        pod.policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
-        there = now + pod.device.hand_off
-        start = max(there, pod.free[0])
-        took = pod.device.duration(batch.items, start)
-        ends = start + took
-        heapq.heapreplace(pod.free, ends)
-        self._run.busy += took
-        self._run.batches.append(len(batch.items))
-        self._order += 1
-        times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
-        heapq.heappush(self._events, (ends, self._order, index, times))
+            new = run.released[item.id] < 0 and run.ended[item.id] is None
+            assert new, f"item {item.id} was released twice or after its end"
+            assert item.deadline * NANOSECONDS > now, f"item {item.id} is past its deadline"
+            run.released[item.id] = now
+        self._policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
+        there = now + device.hand_off
+        start = max(there, self._free[0])
+        took = device.duration(batch.items, start)
+        heapq.heapreplace(self._free, start + took)
+        run.busy += took
+        run.batches.append(len(batch.items))
+        self._released += 1
+        times = (took / NANOSECONDS, (start - there) / NANOSECONDS)
+        heapq.heappush(self._running, (start + took, self._released, batch, *times))
 
-    def _finish(self, index: int, what: tuple[Batch, float, float], now: int) -> None:
-        batch, took, queued = what
-        pod, run = self._pods[index], self._run
-        pod.in_flight -= 1
+    def _finish(self, now: int) -> None:
+        _, _, batch, took, queued = heapq.heappop(self._running)
         for item in batch.items:
-            run.finished[item.id] = now
-            run.ended[item.id] = Outcome.COMPLETED
-        run.until = max(run.until, now)
+            self._run.finished[item.id] = now
+            self._run.ended[item.id] = Outcome.COMPLETED
+        self._run.until = max(self._run.until, now)
         event = Finished(batch=batch.id, compute_seconds=took, queue_seconds=queued)
-        pod.policy.observe(event, now / NANOSECONDS)
+        self._policy.observe(event, now / NANOSECONDS)

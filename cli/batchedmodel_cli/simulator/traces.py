@@ -7,17 +7,16 @@ are ignored. The caller reads the file; this module is handed its text.
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal, InvalidOperation
-from typing import Final, NamedTuple, TypeVar
+from decimal import Decimal
+from typing import Final
 
 from batchedmodel_cli.simulator.arrivals import Replay
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.queue.items import Priority
 
-_Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000
 _LATEST: Final = 4_000_000_000  # seconds; in nanoseconds still within 64 bits
 _LONGEST: Final = 2**31
@@ -26,6 +25,7 @@ _ANY_DAY: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - only differences of tim
 _TIMESTAMP: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?", re.ASCII
 )
+_FORMS: Final = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("seconds", "length", "output"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,103 +45,84 @@ class Trace:
 
 def read_trace(text: str) -> Trace:
     """The trace in a CSV's text, sorted by time; raises `InvalidInput` with line and column."""
-    reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
+    reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), strict=True)
     try:
-        headings = [heading.strip() for heading in next(reader, [])]
-        rows = sorted(_rows(reader, headings), key=lambda row: row.at)
+        headings = [heading.strip() for heading in reader.fieldnames or ()]
+        reader.fieldnames = headings
+        time, length, output = form = _form(headings)
+        names = {*headings}.intersection((*form, "priority"))
+        rows = sorted(_rows(reader, names), key=lambda row: row[time])
     except csv.Error as error:
-        raise InvalidInput(f"trace: line {reader.line_num}", f"is not CSV: {error}") from error
+        raise InvalidInput(
+            f"trace: line {reader.reader.line_num}", f"is not CSV: {error}"
+        ) from error
     if not rows:
         raise InvalidInput("trace", "must hold at least one request below its heading")
-    first, last = rows[0].at, rows[-1].at
+    first, last = rows[0][time], rows[-1][time]
     if last - first > _LATEST * _NANOSECONDS:
         raise InvalidInput("trace", f"must span at most {_LATEST} seconds")
     return Trace(
-        times=tuple(row.at - first for row in rows),
-        lengths=tuple(row.length for row in rows),
-        priorities=tuple(row.priority for row in rows),
-        outputs=tuple(row.output for row in rows) if rows[0].output else None,
+        times=tuple(row[time] - first for row in rows),
+        lengths=tuple(row[length] for row in rows),
+        priorities=tuple(Priority(row.get("priority", Priority.NORMAL)) for row in rows),
+        outputs=tuple(row[output] for row in rows) if output in headings else None,
     )
 
 
-class _Row(NamedTuple):
-    at: int
-    length: int
-    output: int
-    """0: the trace does not tell."""
-    priority: Priority
+def _form(headings: list[str]) -> tuple[str, str, str]:
+    """The names of time, length and output."""
+    for form in _FORMS:
+        if form[0] in headings and form[1] in headings:
+            return form
+    known = " or ".join(f"{time} and {length}" for time, length, _ in _FORMS)
+    raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
 
 
-def _rows(reader: Iterator[list[str]], headings: list[str]) -> Iterator[_Row]:
-    forms = (
-        ("TIMESTAMP", "ContextTokens", "GeneratedTokens", _timestamp),
-        ("seconds", "length", "output", _seconds),
-    )
-    form = next((one for one in forms if one[0] in headings and one[1] in headings), None)
-    if form is None:
-        known = " or ".join(f"{time} and {length}" for time, length, _, _ in forms)
-        raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
-
-    time, length, output, to_nanoseconds = form
-
-    def cell(line: int, cells: list[str], heading: str, read: Callable[[str], _Value]) -> _Value:
-        field, index = f"trace: line {line}, column {heading}", headings.index(heading)
-        if index >= len(cells):
-            raise InvalidInput(field, "is missing")
-        text = cells[index].strip()
-        try:
-            return read(text)
-        except _BrokenRule as broken:
-            raise InvalidInput(field, str(broken), text) from broken
-
-    for line, cells in enumerate(reader, start=2):
-        if cells:
-            yield _Row(
-                at=cell(line, cells, time, to_nanoseconds),
-                length=cell(line, cells, length, _length),
-                output=cell(line, cells, output, _length) if output in headings else 0,
-                priority=(
-                    cell(line, cells, "priority", _priority)
-                    if "priority" in headings
-                    else Priority.NORMAL
-                ),
-            )
-
-
-class _BrokenRule(Exception):
-    """The rule that a cell breaks."""
+def _rows(reader: "csv.DictReader[str]", names: Collection[str]) -> Iterator[dict[str, int]]:
+    for cells in reader:
+        row = {}
+        for name in names:
+            read, rule = _COLUMNS[name]
+            field, text = f"trace: line {reader.line_num}, column {name}", cells[name]
+            if text is None:
+                raise InvalidInput(field, "is missing")
+            try:
+                row[name] = read(text.strip())
+            except (ValueError, ArithmeticError) as error:
+                raise InvalidInput(field, rule, text.strip()) from error
+        yield row
 
 
 def _timestamp(text: str) -> int:
-    found = _TIMESTAMP.fullmatch(text)
-    try:
-        whole = datetime.fromisoformat(found[1]) if found else None
-    except ValueError:
-        whole = None
-    if found is None or whole is None:
-        raise _BrokenRule("must be a time in UTC as 2023-11-16 18:15:46.6805900")
-    fraction = int((found[2] or "").ljust(9, "0"))
-    return (whole - _ANY_DAY) // _SECOND * _NANOSECONDS + fraction
+    parts = _TIMESTAMP.fullmatch(text)
+    if parts is None:
+        raise ValueError(text)
+    fraction = int((parts[2] or "").ljust(9, "0"))
+    since = datetime.fromisoformat(parts[1]) - _ANY_DAY
+    return since // _SECOND * _NANOSECONDS + fraction
 
 
 def _seconds(text: str) -> int:
-    try:
-        seconds = Decimal(text)
-    except InvalidOperation:
-        seconds = Decimal(-1)
+    seconds = Decimal(text)
     if not (seconds.is_finite() and 0 <= seconds <= _LATEST):
-        raise _BrokenRule(f"must be a number of seconds from 0 to {_LATEST}")
+        raise ValueError(text)
     return round(seconds * _NANOSECONDS)
 
 
 def _length(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= _LONGEST:
         return int(text)
-    raise _BrokenRule(f"must be a whole number from 1 to {_LONGEST}")
+    raise ValueError(text)
 
 
-def _priority(text: str) -> Priority:
-    for priority in Priority:
-        if text == str(priority.value):
-            return priority
-    raise _BrokenRule("must be 1 (high), 2 (normal) or 3 (low)")
+_TOKENS: Final = (_length, f"must be a whole number from 1 to {_LONGEST}")
+_COLUMNS: Final[dict[str, tuple[Callable[[str], int], str]]] = {
+    "TIMESTAMP": (_timestamp, "must be a time in UTC as 2023-11-16 18:15:46.6805900"),
+    "ContextTokens": _TOKENS,
+    "GeneratedTokens": _TOKENS,
+    "seconds": (_seconds, f"must be a number of seconds from 0 to {_LATEST}"),
+    "length": _TOKENS,
+    "output": _TOKENS,
+    "priority": (lambda text: Priority(int(text)), "must be 1 (high), 2 (normal) or 3 (low)"),
+}
+"""How the cells of each column are read, and the rule that a wrong one breaks."""
