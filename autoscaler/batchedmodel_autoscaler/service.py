@@ -242,21 +242,16 @@ async def last(lasting: Iterable[_Work], *, once: _Work, until: _Work) -> None:
     """Until `until` has ended. What is `lasting` must not end before it; `once` may, but not fail.
 
     Whatever fails has met a bug of ours, and without it the rest would look alive and do nothing:
-    it is raised, for the process to be started again. All has been cancelled by then.
+    it is raised in a group, for the process to be started again. All has been cancelled by then.
     """
-    parts = [asyncio.create_task(one) for one in lasting]
-    first, end = asyncio.create_task(once), asyncio.create_task(until)
-    tasks = [*parts, first, end]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if done == {first} and first.exception() is None:
-            done, _ = await asyncio.wait([*parts, end], return_when=asyncio.FIRST_COMPLETED)
-    finally:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_endless(one)) for one in lasting]
+        tasks.append(group.create_task(once))
+        await until
         for task in tasks:
             task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-            raise outcome
-    for task in done.intersection(parts):
-        raise RuntimeError(f"{task.get_coro()!r} has ended")
+
+
+async def _endless(work: _Work) -> None:
+    await work
+    raise RuntimeError(f"{work!r} has ended")

@@ -82,16 +82,18 @@ class MetricsApi:
         router.add_get("/livez", _ok)
         router.add_get("/readyz", _ok)
         router.add_get("/apis", _groups)
-        asked = {
+        handlers = {
             METRICS_GROUP: (f"{documents.RESOURCE}/{{name}}/{{metric}}", self._metric),
             EXTERNAL_METRICS_GROUP: ("{metric}", self._external_metric),
         }
-        for group, (path, handler) in asked.items():
+        for group, (path, handler) in handlers.items():
             router.add_get(f"/apis/{group}", _always(documents.group(group)))
             for version in METRICS_VERSIONS[group]:
-                base = f"/apis/{group}/{version}"
-                router.add_get(base, _always(documents.resource_list(group, version)))
-                router.add_get(f"{base}/namespaces/{{namespace}}/{path}", handler(version))
+                resources = _always(documents.resource_list(group, version))
+                router.add_get(f"/apis/{group}/{version}", resources)
+            versions = "|".join(METRICS_VERSIONS[group])
+            base = f"/apis/{group}/{{version:{versions}}}/namespaces/{{namespace}}"
+            router.add_get(f"{base}/{path}", handler)
         return application
 
     @web.middleware
@@ -118,33 +120,27 @@ class MetricsApi:
         logger.debug("%s %s: %s", request.method, request.path, refused)
         return _json(documents.status(refused), refused.code)
 
-    def _metric(self, version: str) -> _Handler:
-        async def metric(request: web.Request) -> web.Response:
-            key = ModelKey(request.match_info["namespace"], request.match_info["name"])
-            name = known_metric(request.match_info["metric"])
-            if request.query.get("metricLabelSelector"):
-                message = f"{name} has no labels that metricLabelSelector could select by"
-                raise RefusedAnswer(message, 400, "BadRequest")
-            return self._answer(documents.metric_values, version, key, name)
+    async def _metric(self, request: web.Request) -> web.Response:
+        name = known_metric(request.match_info["metric"])
+        if request.query.get("metricLabelSelector"):
+            message = f"{name} has no labels that metricLabelSelector could select by"
+            raise RefusedAnswer(message, 400, "BadRequest")
+        return self._answer(request, documents.metric_values, request.match_info["name"], name)
 
-        return metric
-
-    def _external_metric(self, version: str) -> _Handler:
-        async def metric(request: web.Request) -> web.Response:
-            name = known_metric(request.match_info["metric"])
-            model = selected_model(request.query.get("labelSelector", ""))
-            key = ModelKey(request.match_info["namespace"], model)
-            return self._answer(documents.external_values, version, key, name)
-
-        return metric
+    async def _external_metric(self, request: web.Request) -> web.Response:
+        name = known_metric(request.match_info["metric"])
+        model = selected_model(request.query.get("labelSelector", ""))
+        return self._answer(request, documents.external_values, model, name)
 
     def _answer(
         self,
+        request: web.Request,
         document: Callable[[str, ModelKey, str, float, datetime, int], Document],
-        version: str,
-        key: ModelKey,
+        model: str,
         name: str,
     ) -> web.Response:
+        version, namespace = request.match_info["version"], request.match_info["namespace"]
+        key = ModelKey(namespace, model)
         _, seconds, most = _DECISIONS[name]
         value = min(most, self._value(key, name))
         return _json(document(version, key, name, value, self._calendar(), round(seconds)))
@@ -216,11 +212,8 @@ def require_front_proxy(
 
 
 def _common_name(peer: Mapping[str, Any]) -> str:
-    for part in peer.get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return ""
+    names = dict(pair for part in peer.get("subject", ()) for pair in part)
+    return str(names.get("commonName", ""))
 
 
 async def _ok(request: web.Request) -> web.Response:

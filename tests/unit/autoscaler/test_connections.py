@@ -114,7 +114,7 @@ async def test_an_autoscaler_that_cannot_hear_its_sidecars_ends(
             raise ValueError("a bug")
 
         monkeypatch.setattr(Poller, "all_asked", fails)
-        with pytest.raises(ValueError, match="a bug"):
+        with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="a bug")):
             await asyncio.wait_for(service.run(asyncio.Event()), 180)
         assert server.lease is not None
         assert not server.lease["spec"]["holderIdentity"]

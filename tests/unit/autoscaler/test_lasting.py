@@ -52,7 +52,7 @@ async def test_a_part_that_fails_ends_all_and_is_raised(which: str, failure: Bas
     else:
         parts.append(failing)
         once = after(1 if which == "lasting after once" else 10)
-    with pytest.raises(type(failure), match="a bug"):
+    with pytest.RaisesGroup(pytest.RaisesExc(type(failure), match="a bug")):
         await last(parts, once=once, until=after(100))
     assert asyncio.get_running_loop().time() == 5
     assert ended == ["cancelled"]
@@ -60,7 +60,7 @@ async def test_a_part_that_fails_ends_all_and_is_raised(which: str, failure: Bas
 
 @pytest.mark.looptime
 async def test_a_part_that_ends_by_itself_is_a_failure_too() -> None:
-    with pytest.raises(RuntimeError, match="after"):
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="after")):
         await last([for_ever([]), after(5)], once=after(1), until=after(100))
 
 
