@@ -17,8 +17,8 @@ def place(named: str) -> Path:
     return ROOT / first / f"batchedmodel_{first}" / rest if first in FOLDERS else ROOT / named
 
 
-def test_the_table_has_twenty_examples() -> None:
-    assert len(ROWS) == 20
+def test_the_table_has_at_least_twenty_examples() -> None:
+    assert len(ROWS) >= 20
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" |")[0])
