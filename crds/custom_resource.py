@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_kube.manifest.cross_field_rule import PLACEHOLDER, Check, read_in_cel
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.manifest import (
@@ -103,9 +103,9 @@ def _may_come_from_class(path: str) -> bool:
         found = next((one for _, one in declarations(of) if one.name == name), None)
         if found is None:
             return False
-        if not isinstance(found, Section):
+        if not isinstance(found.rule, RecordOf):
             return True
-        of = found.of
+        of = found.rule.of
     return True
 
 
@@ -139,8 +139,8 @@ def effective_schema(of: type[Any]) -> Schema:
     properties: Schema = {}
     for field, declared in declarations(of):
         described = {"description": description(of, field.name)}
-        if isinstance(declared, Section):
-            below = effective_schema(declared.of)
+        if isinstance(declared.rule, RecordOf):
+            below = effective_schema(declared.rule.of)
             if below["properties"]:
                 properties[declared.name] = described | below
         elif declared.effective:

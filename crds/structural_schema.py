@@ -9,7 +9,7 @@ import json
 from typing import Any, Final
 
 from batchedmodel_contract.schema import rules
-from batchedmodel_contract.schema.reading import Records, Section, Setting, declarations
+from batchedmodel_contract.schema.reading import RecordOf, Records, Setting, declarations
 from batchedmodel_contract.schema.rules import Rule
 from batchedmodel_contract.schema.shapes import NOT_ASCENDING, AscendingWholes, ListOf, MapOf, Names
 from batchedmodel_kube.schema import quantities
@@ -35,17 +35,15 @@ def record_schema(of: type[Any]) -> Schema:
     required = [declared.name for _, declared in declarations(of) if declared.required]
     properties: Schema = {}
     for field, declared in declarations(of):
-        if isinstance(declared, Section):
-            below, said = record_schema(declared.of), []
-        else:
-            below, said = rule_schema(declared.rule), _said(field, declared)
-        sentences = " ".join([description(of, field.name), *said])
-        properties[declared.name] = {"description": sentences, **below}
+        sentences = " ".join([description(of, field.name), *_said(field, declared)])
+        properties[declared.name] = {"description": sentences, **rule_schema(declared.rule)}
     needed = {"required": required} if required else {}
     return {"type": "object", **needed, "properties": properties}
 
 
 def _said(field: dataclasses.Field[Any], declared: Setting) -> list[str]:
+    if isinstance(declared.rule, RecordOf):
+        return []
     sentences = []
     # Of the others the schema says all.
     if not isinstance(declared.rule, rules.Whole | rules.Real | rules.Choice | rules.Truth):
@@ -89,8 +87,10 @@ def rule_schema(rule: Rule) -> Schema:
             return _shape_schema(rule)
         case MapOf():
             return _map_schema(rule)
+        case RecordOf(of=of):
+            return record_schema(of)
         case Records():
-            items = {"description": f"One of {rule.form}.", **record_schema(rule.each.of)}
+            items = {"description": f"One of {rule.form}.", **rule_schema(rule.each)}
             keys = {"x-kubernetes-list-map-keys": ["name"]}
             return _list_schema(rule.at_most, items, "map") | keys
         case NamedEntries():

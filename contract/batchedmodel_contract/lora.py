@@ -21,7 +21,7 @@ from batchedmodel_contract.manifest.adapters import (
 )
 from batchedmodel_contract.manifest.source import has_one_place
 from batchedmodel_contract.manifest.tenants import HEADER_NAME
-from batchedmodel_contract.schema.reading import Setting, declarations, ruled, setting
+from batchedmodel_contract.schema.reading import declarations, ruled, setting
 from batchedmodel_contract.schema.rules import Text, Whole
 
 NO_ADAPTER: Final = 0
@@ -110,7 +110,7 @@ def adapters_from_json(text: str | bytes) -> AdapterSettings:
     if not isinstance(mapping, dict):
         raise InvalidInput(ADAPTERS_FILE, "is not a JSON object", mapping)
     declared = declarations(AdapterSettings)
-    rules = {field.name: one.rule for field, one in declared if isinstance(one, Setting)}
+    rules = {field.name: one.rule for field, one in declared}
     for name in mapping:
         if name not in rules:
             raise InvalidInput(f"{ADAPTERS_FILE}: {name}", "is not known")

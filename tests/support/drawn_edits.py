@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_kube.manifest.workload import ScalingMetric
@@ -90,9 +90,9 @@ def _paths(of: type[Any], above: tuple[str, ...]) -> Iterator[tuple[type[Any], t
     """Every field, and the record that declares it."""
     for field, declared in declarations(of):
         path = (*above, declared.name)
-        if isinstance(declared, Section):
+        if isinstance(declared.rule, RecordOf):
             if not declared.required and field.default is None:
                 yield of, path
-            yield from _paths(declared.of, path)
+            yield from _paths(declared.rule.of, path)
         else:
             yield of, path

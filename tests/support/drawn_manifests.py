@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-from batchedmodel_contract.schema.reading import Records, Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, Records, declarations
 from batchedmodel_contract.schema.rules import Choice, Real, Rule, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import AscendingWholes, ListOf, MapOf, Names
-from batchedmodel_kube.manifest.spec import Spec
+from batchedmodel_kube.manifest.spec import Model, Spec
 from batchedmodel_kube.schema.quantities import Amount, CountOrPercent, Quantity
 from batchedmodel_kube.schema.shapes import NamedEntries, Shape, Texts
 
@@ -91,8 +91,7 @@ def _model(random: Random) -> object:
     server = random.choice(_SERVERS)
     if random.random() < 0.3:
         name = random.choice(_OF_MODELS)
-        model_type = next(one.of for _, one in declarations(Spec) if isinstance(one, Section))
-        return server | {name: drawn_value(random, model_type, name)}
+        return server | {name: drawn_value(random, Model, name)}
     return server
 
 
@@ -120,8 +119,8 @@ def drawn_value(random: Random, of: type[Any], name: str) -> object:
     declared = next(one for _, one in declarations(of) if one.name == name)
     if random.random() < 0.05:
         return random.choice(_SENSELESS)
-    if isinstance(declared, Section):
-        return _record(random, declared.of, 0.5)
+    if isinstance(declared.rule, RecordOf):
+        return _record(random, declared.rule.of, 0.5)
     return _fitting(random, declared.rule)
 
 

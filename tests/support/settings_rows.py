@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_kube.manifest.spec import Spec
 from descriptions import description
 
@@ -29,8 +29,8 @@ def settings() -> Iterator[SettingRow]:
 
 def _rows(of: type[Any], path: str) -> Iterator[SettingRow]:
     for field, declared in declarations(of):
-        if isinstance(declared, Section):
-            yield from _rows(declared.of, f"{path}.{declared.name}")
+        if isinstance(declared.rule, RecordOf):
+            yield from _rows(declared.rule.of, f"{path}.{declared.name}")
             continue
         default = "required" if declared.required else declared.effective or _shown(field.default)
         yield SettingRow(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_contract.schema.shapes import MapOf
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.spec import Spec
@@ -65,8 +65,8 @@ def _edits(of: type[Any], old: Any, new: Any, path: str, names: tuple[str, ...])
         below, inner = f"{path}.{declared.name}", (*names, field.name)
         if before == after:
             continue
-        if isinstance(declared, Section) and before is not None and after is not None:
-            yield from _edits(declared.of, before, after, below, inner)
+        if isinstance(declared.rule, RecordOf) and before is not None and after is not None:
+            yield from _edits(declared.rule.of, before, after, below, inner)
         else:
             yield Edit(
                 path=below, old=_shown(declared, before), new=_shown(declared, after), names=inner
@@ -94,8 +94,8 @@ def _shown(declared: Any, value: object) -> object:
     """A value as JSON has it."""
     if value is None:
         return None
-    if isinstance(declared, Section):
-        return _mapping(declared.of, value)
+    if isinstance(declared.rule, RecordOf):
+        return _mapping(declared.rule.of, value)
     if isinstance(value, tuple):
         return dict(value) if isinstance(declared.rule, MapOf) else list(value)
     return value.value if isinstance(value, StrEnum) else value

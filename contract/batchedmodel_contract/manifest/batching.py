@@ -19,7 +19,7 @@ from batchedmodel_contract.manifest.tenants import (
     TenantsBy,
     TenantSettings,
 )
-from batchedmodel_contract.schema.reading import Setting, declarations, ruled, setting
+from batchedmodel_contract.schema.reading import declarations, ruled, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import AscendingWholes
 
@@ -191,7 +191,6 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
     found: dict[str, Any] = {}
     for one, declared in declarations(BatchSettings):
-        assert isinstance(declared, Setting), "a section in a flat file: our bug"
         where = f"{FILE_NAME}: {one.name}"
         if one.name not in mapping:
             if one.name not in _ADDED_LATER:

@@ -19,7 +19,7 @@ from batchedmodel_contract.manifest.upstream import OUTPUT_NAMES, PASS_PATHS, Se
 from batchedmodel_contract.processes.listening import EVERY_ADDRESS
 from batchedmodel_contract.processes.logs import LogFormat, LogLevel
 from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
-from batchedmodel_contract.schema.reading import Section, as_in, declarations, read, setting
+from batchedmodel_contract.schema.reading import as_in, declarations, read, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import TEXT_MAP
 
@@ -180,8 +180,6 @@ def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings
     mistakes: list[Mistake] = []
     found: dict[str, object] = {}
     for field, declared in declarations(of):
-        if isinstance(declared, Section):
-            raise TypeError(f"{of.__name__}.{field.name}: a process setting cannot be a section")
         variable = PREFIX + field.name.upper()
         text = environ.get(variable, "")
         if not text:

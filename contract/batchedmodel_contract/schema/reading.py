@@ -24,7 +24,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The declaration of one field that holds a value."""
+    """The declaration of one field."""
 
     name: str
     """As a manifest writes it: `maxBatchSize` of the field `max_batch_size`."""
@@ -36,17 +36,23 @@ class Setting:
     """The record that declares the field first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """The declaration of one field that holds a record of its own."""
+Declared: TypeAlias = tuple[dataclasses.Field[Any], Setting]
 
-    name: str
+
+@dataclass(frozen=True, slots=True)
+class RecordOf:
+    """A record of one type."""
+
     of: type[Any]
-    required: bool
-    repeats: type[Any] | None = None
 
-
-Declared: TypeAlias = tuple[dataclasses.Field[Any], Setting | Section]
+    def read(self, value: object) -> Any:
+        mistakes: list[Mistake] = []
+        record = read(self.of, value, "", mistakes)
+        if record is None:
+            first = mistakes[0]
+            why = f"{first.rule} ({first.value})" if first.value else first.rule
+            raise Broken(why, first.field.removeprefix("."))
+        return record
 
 
 def setting(rule: Rule, *, required: bool = False, effective: str = "", default: Any = None) -> Any:
@@ -57,8 +63,7 @@ def setting(rule: Rule, *, required: bool = False, effective: str = "", default:
 
 def section(of: type[Any], *, required: bool = False, default: Any = None) -> Any:
     """Declare a field that holds another record."""
-    declared = Section(name="", of=of, required=required)
-    return dataclasses.field(default=default, metadata={_DECLARATION: declared})
+    return setting(RecordOf(of), required=required, default=default)
 
 
 def as_in(of: type[Any], name: str, *, default: Any = dataclasses.MISSING, **said: str) -> Any:
@@ -102,8 +107,8 @@ def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) ->
             # An explicit null reads as absent, as it does to a Kubernetes API server.
             if declared.required:
                 mistakes.append(Mistake(field=below, rule="is required"))
-        elif isinstance(declared, Section):
-            found[field.name] = read(declared.of, given, below, mistakes)
+        elif isinstance(declared.rule, RecordOf):
+            found[field.name] = read(declared.rule.of, given, below, mistakes)
         else:
             try:
                 found[field.name] = declared.rule.read(given)
@@ -131,22 +136,6 @@ def camel_case(name: str) -> str:
     """The name of a field as JSON has it."""
     first, *words = name.split("_")
     return first + "".join(word.title() for word in words)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordOf:
-    """A record of one type."""
-
-    of: type[Any]
-
-    def read(self, value: object) -> Any:
-        mistakes: list[Mistake] = []
-        record = read(self.of, value, "", mistakes)
-        if record is None:
-            first = mistakes[0]
-            why = f"{first.rule} ({first.value})" if first.value else first.rule
-            raise Broken(why, first.field.removeprefix("."))
-        return record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

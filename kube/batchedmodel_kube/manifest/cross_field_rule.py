@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.invalid_input import Mistake, shown
-from batchedmodel_contract.schema.reading import Setting
 from batchedmodel_contract.schema.rules import Text, Truth, Whole
 from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_kube.schema.paths import declared_at, getter, value_at
@@ -95,7 +94,7 @@ def read_in_cel(path: str) -> tuple[tuple[str, ...], str]:
 def given(path: str) -> Condition:
     """Whether a field says something: a list is not empty, a truth is true, others are there."""
     field, declared = declared_at(Spec, path)[-1]
-    if isinstance(declared, Setting) and isinstance(declared.rule, Truth):
+    if isinstance(declared.rule, Truth):
         return where(bool, "{0}", path)
     if field.default == ():
         return where(bool, "size({0}) != 0", path)
@@ -154,8 +153,6 @@ class Check:
         """Whether the sentence begins with the value of the field."""
         # A text may be long and a section has no one value; a number says it all.
         _, declared = declared_at(Spec, self.field)[-1]
-        if not isinstance(declared, Setting):
-            return False
         rule = declared.rule
         return isinstance(rule, Whole) or (isinstance(rule, Text) and rule.at_most <= _SHORT)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.schema.reading import (
-    Section,
+    RecordOf,
     as_in,
     declarations,
     read,
@@ -173,8 +173,8 @@ def _joined(of: type[Any], own: Mapping[str, Any], defaults: Mapping[str, Any]) 
         if said is None:
             found[name] = given
         elif isinstance(said, Mapping) and isinstance(given, Mapping):
-            if isinstance(declared, Section):
-                found[name] = _joined(declared.of, said, given)
+            if isinstance(declared.rule, RecordOf):
+                found[name] = _joined(declared.rule.of, said, given)
             elif isinstance(declared.rule, MapOf):
                 kept = {key: one for key, one in said.items() if one is not None}
                 found[name] = {**given, **kept}

@@ -20,7 +20,7 @@ from batchedmodel_contract.processes.environment import (
     ModelServerSettings,
     SidecarSettings,
 )
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import declarations
 from batchedmodel_contract.schema.shapes import MapOf
 from batchedmodel_kube.manifest.adapters import Adapters
 from batchedmodel_kube.manifest.batching import Tenants
@@ -80,7 +80,7 @@ def to_environment(
     variables: dict[str, str] = {}
     for field, declared in declarations(type(settings)):
         value: Any = getattr(settings, field.name)
-        if isinstance(declared, Section) or value in ("", ()):
+        if value in ("", ()):
             continue
         is_map = isinstance(declared.rule, MapOf)
         text = value if isinstance(value, str) else json.dumps(dict(value) if is_map else value)

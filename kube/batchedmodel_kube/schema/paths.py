@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from batchedmodel_contract.schema.reading import Declared, Records, Section, declarations
+from batchedmodel_contract.schema.reading import Declared, RecordOf, Records, declarations
 
 
 def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
@@ -14,11 +14,10 @@ def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
     found: list[Declared] = []
     for name in path.split("."):
         found.append(next(pair for pair in declarations(of) if pair[1].name == name))
-        declared = found[-1][1]
-        if isinstance(declared, Section):
-            of = declared.of
-        elif isinstance(declared.rule, Records):
-            of = declared.rule.each.of
+        _, declared = found[-1]
+        rule = declared.rule.each if isinstance(declared.rule, Records) else declared.rule
+        if isinstance(rule, RecordOf):
+            of = rule.of
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
-from batchedmodel_contract.schema.reading import Section, Setting, declarations
+from batchedmodel_contract.schema.reading import RecordOf, Setting, declarations
 from batchedmodel_kube.capacity import FIELD
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.spec import Spec
@@ -39,12 +39,12 @@ DEFINITION: Final = custom_resource()
 OBJECT: Final[Schema] = schema_of(DEFINITION)
 
 
-def declared(of: type[Any] = Spec, path: str = "") -> Iterator[tuple[str, Any, Setting | Section]]:
+def declared(of: type[Any] = Spec, path: str = "") -> Iterator[tuple[str, Any, Setting]]:
     """Every field of the spec: its path, its default in Python, its declaration."""
     for field, one in declarations(of):
         yield f"{path}{one.name}", field.default, one
-        if isinstance(one, Section):
-            yield from declared(one.of, f"{path}{one.name}.")
+        if isinstance(one.rule, RecordOf):
+            yield from declared(one.rule.of, f"{path}{one.name}.")
 
 
 def schema_at(path: str, schema: Schema) -> Schema:
@@ -81,7 +81,7 @@ def _below(paths: Iterable[str]) -> tuple[str, ...]:
 
 FIELDS: Final = list(declared())
 SETTINGS: Final = [
-    (path, default, one) for path, default, one in FIELDS if isinstance(one, Setting)
+    (path, default, one) for path, default, one in FIELDS if not isinstance(one.rule, RecordOf)
 ]
 SPEC: Final = spec_schema()
 by_setting: Final = pytest.mark.parametrize("path", [path for path, *_ in SETTINGS])

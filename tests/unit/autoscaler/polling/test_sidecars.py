@@ -20,7 +20,7 @@ from batchedmodel_contract.processes.sidecar_api import (
     MODEL_HEADER,
     POD_HEADER,
 )
-from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.reading import declarations
 from batchedmodel_contract.schema.rules import Real
 from batchedmodel_kube.admin_client import KEPT_SECONDS, NoAnswer, OtherPod, Whom
 from support.autoscaler_world import busy
@@ -30,9 +30,7 @@ WHOM = Whom(model="minilm", pod="uid-1")
 LONGEST_PAUSE = next(
     declared.rule.maximum
     for _, declared in declarations(AutoscalerSettings)
-    if isinstance(declared, Setting)
-    and declared.name == "pollSeconds"
-    and isinstance(declared.rule, Real)
+    if declared.name == "pollSeconds" and isinstance(declared.rule, Real)
 )
 """That can be set."""
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.manifest.model_class import (
     ClassSpec,
@@ -158,9 +158,9 @@ def test_a_class_has_only_fields_that_a_model_has() -> None:
     assert names(ClassSpec) - {"allowedNamespaces"} < names(Spec)
     (model,) = (one for _, one in declarations(ClassSpec) if one.name == "model")
     (whole,) = (one for _, one in declarations(Spec) if one.name == "model")
-    assert isinstance(model, Section)
-    assert isinstance(whole, Section)
-    assert names(model.of) < names(whole.of)
+    assert isinstance(model.rule, RecordOf)
+    assert isinstance(whole.rule, RecordOf)
+    assert names(model.rule.of) < names(whole.rule.of)
 
 
 LENDING: Final[Mapping[str, dict[str, Any]]] = {
