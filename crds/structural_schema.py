@@ -35,13 +35,13 @@ def record_schema(of: type[Any]) -> Schema:
     required = [declared.name for _, declared in declarations(of) if declared.required]
     properties: Schema = {}
     for field, declared in declarations(of):
-        sentences = " ".join([description(of, field.name), *_said(field, declared)])
+        sentences = " ".join([description(of, field.name), *_sentences(field, declared)])
         properties[declared.name] = {"description": sentences, **rule_schema(declared.rule)}
     needed = {"required": required} if required else {}
     return {"type": "object", **needed, "properties": properties}
 
 
-def _said(field: dataclasses.Field[Any], declared: Setting) -> list[str]:
+def _sentences(field: dataclasses.Field[Any], declared: Setting) -> list[str]:
     if isinstance(declared.rule, RecordOf):
         return []
     sentences = []

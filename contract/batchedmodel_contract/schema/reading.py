@@ -66,13 +66,16 @@ def section(of: type[Any], *, required: bool = False, default: Any = None) -> An
     return setting(RecordOf(of), required=required, default=default)
 
 
-def as_in(of: type[Any], name: str, *, default: Any = dataclasses.MISSING, **said: str) -> Any:
+def as_in(
+    of: type[Any], name: str, *, effective: str = "", default: Any = dataclasses.MISSING
+) -> Any:
     """Declare a field as another record has it, but for its default and what is `effective`."""
     origin = next(field for field in dataclasses.fields(of) if field.name == name)
-    declared = dataclasses.replace(origin.metadata[_DECLARATION], repeats=of, **said)
+    declared: Setting = origin.metadata[_DECLARATION]
+    repeated = dataclasses.replace(declared, repeats=of, effective=effective or declared.effective)
     return dataclasses.field(
         default=origin.default if default is dataclasses.MISSING else default,
-        metadata={_DECLARATION: declared},
+        metadata={_DECLARATION: repeated},
     )
 
 
