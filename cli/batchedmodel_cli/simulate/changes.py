@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings, Lateness, Objective, PolicyName
-from batchedmodel_contract.schema.reading import Setting, camel_case, declarations
+from batchedmodel_contract.schema.reading import camel_case, declarations
 from batchedmodel_contract.schema.rules import Broken
 from batchedmodel_kube.manifest.batching import Batching
 from batchedmodel_kube.manifest.cross_field_rules import CHECKS
 from batchedmodel_kube.manifest.pod_settings import batch_settings
 from batchedmodel_kube.manifest.spec import Spec
 
-_RULES: Final = {
-    field.name: declared.rule
-    for field, declared in declarations(Batching)
-    if isinstance(declared, Setting)
-}
+_RULES: Final = {field.name: declared.rule for field, declared in declarations(Batching)}
 _SOME_WAIT: Final = 5  # milliseconds, for those who have none
 _SHORTEST_EDGE: Final = 16
 _MOST_AT_ONCE: Final = 4096
