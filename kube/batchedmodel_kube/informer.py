@@ -7,7 +7,7 @@ list, as differences from what the cache holds.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final, Generic, TypeVar
 
 from batchedmodel_kube.client import Client, Collection, Event, EventType
@@ -20,12 +20,18 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _BETWEEN_WATCHES: Final = 0.5
 """At least: a server that ends every watch at once is not asked in a tight loop."""
+_MOST_DIGITS: Final = 20
+"""Of a version: an API server's store counts with 64 bits."""
 
 Record = TypeVar("Record")
 
 
 class Cache(Generic[Record]):
-    """What is there of one collection, told onwards as it changes."""
+    """What is there of one collection, told onwards as it changes.
+
+    An object is never replaced by an earlier version of itself: a write of ours may be known before
+    the watch has come as far.
+    """
 
     def __init__(
         self,
@@ -33,24 +39,42 @@ class Cache(Generic[Record]):
         *,
         seen: Callable[[Record], None],
         gone: Callable[[Record], None],
+        renewed: Callable[[Record], None] = lambda _: None,
     ) -> None:
+        """`renewed` hears of a record in a later version that brings no news: it is equal to the
+        one before, or made of what a write of ours was answered with."""
         self._read = read
         self._seen = seen
         self._gone = gone
-        self._records: dict[str, Record] = {}
-        """By uid."""
+        self._renewed = renewed
+        self._records: dict[str, tuple[int, Record]] = {}
+        """By uid, each with its version."""
         self.complete: Final = asyncio.Event()
         """Set once a first list has been read."""
+        self.tried: Final = asyncio.Event()
+        """Set once that was tried, whatever came of it."""
+        self.failure: ClusterError | None = None
+        """Why the last list or watch failed."""
         self.left_out = 0
         """How often an object was not as its kind should be."""
 
-    def replace(self, records: Mapping[str, Record]) -> None:
-        """A list: all that is there, by uid."""
-        for uid in self._records.keys() - records.keys():
-            self._tell(self._gone, self._records.pop(uid))
-        for uid, record in records.items():
-            self._put(uid, record)
+    def add(self, found: Object) -> str:
+        """An object of a list; its uid, which is empty if it is not as its kind should be."""
+        read = self.read(found)
+        if read is None:
+            return ""
+        uid, record = read
+        self._put(uid, number_of(found["metadata"].get("resourceVersion", "")), record)
+        return uid
+
+    def end_list(self, uids: Set[str], version: str) -> None:
+        """A list of this version has ended, and has had objects with these uids and no others."""
+        for uid in self._records.keys() - uids:
+            if self._records[uid][0] <= number_of(version):
+                self._tell(self._gone, self._records.pop(uid)[1])
+        self.failure = None
         self.complete.set()
+        self.tried.set()
 
     def take(self, event: Event) -> None:
         """A message of a watch.
@@ -58,13 +82,33 @@ class Cache(Generic[Record]):
         What is not as its kind should be any more is gone, since a list would leave it out. What
         was deleted is gone whatever its last state says.
         """
+        self.failure = None
         if event.type is EventType.BOOKMARK:
             return
         read = None if event.type is EventType.DELETED else self.read(event.found)
         if read is not None:
-            self._put(*read)
-        elif (record := self._records.pop(_uid_of(event.found), None)) is not None:
-            self._tell(self._gone, record)
+            uid, record = read
+            self._put(uid, number_of(event.version), record)
+            return
+        uid = _uid_of(event.found)
+        known, record_gone = self._records.get(uid, (0, None))
+        if record_gone is not None and known <= number_of(event.version):
+            del self._records[uid]
+            self._tell(self._gone, record_gone)
+
+    def wrote(self, found: Object) -> None:
+        """What a write of ours was answered with, which is news to nobody."""
+        if (read := self.read(found)) is not None:
+            uid, record = read
+            version = number_of(found["metadata"].get("resourceVersion", ""))
+            if version > self._records.get(uid, (-1, None))[0]:
+                self._records[uid] = version, record
+                self._tell(self._renewed, record)
+
+    def failed(self, error: ClusterError) -> None:
+        """A list or a watch did not succeed."""
+        self.failure = error
+        self.tried.set()
 
     def read(self, found: Object) -> tuple[str, Record] | None:
         """An object's uid and record; None for one that is not as its kind should be."""
@@ -80,10 +124,12 @@ class Cache(Generic[Record]):
             logger.warning("%.100s/%.100s is left out: %.200r", *where, error)
             return None
 
-    def _put(self, uid: str, record: Record) -> None:
-        if self._records.get(uid) != record:
-            self._records[uid] = record
-            self._tell(self._seen, record)
+    def _put(self, uid: str, version: int, record: Record) -> None:
+        known, before = self._records.get(uid, (0, None))
+        if version < known:
+            return
+        self._records[uid] = version, record
+        self._tell(self._renewed if before == record else self._seen, record)
 
     def _tell(self, whom: Callable[[Record], None], record: Record) -> None:
         try:
@@ -94,6 +140,11 @@ class Cache(Generic[Record]):
             # Our bug, met by this object only: the others must be followed all the same.
             self.left_out += 1
             logger.exception("%.200r is left out", record)
+
+
+def number_of(version: str) -> int:
+    """A `resourceVersion` as a number, which API servers count upwards; 0 for what is none."""
+    return int(version) if version.isdecimal() and len(version) <= _MOST_DIGITS else 0
 
 
 def _uid_of(found: Object) -> str:
@@ -113,6 +164,8 @@ async def follow(client: Client, collection: Collection, cache: Cache[Record]) -
                 cache.take(event)
                 version, failures = event.version, 0
         except ClusterError as error:
+            if not isinstance(error, TooOld):
+                cache.failed(error)
             if isinstance(error, Forbidden) and collection.may_be_closed:
                 # Else those who wait for the first list would wait for ever.
                 cache.complete.set()
@@ -144,13 +197,12 @@ def pause_after(failures: int, chance: float) -> float:
 
 async def _list(client: Client, collection: Collection, cache: Cache[Record]) -> str:
     # Each object becomes a record at once, so that no more than one is held as JSON.
-    records: dict[str, Record] = {}
+    uids: set[str] = set()
     version = ""
     async for event in client.list(collection):
         if event.type is EventType.BOOKMARK:
             version = event.version
-        elif (read := cache.read(event.found)) is not None:
-            uid, record = read
-            records[uid] = record
-    cache.replace(records)
+        else:
+            uids.add(cache.add(event.found))
+    cache.end_list(uids, version)
     return version

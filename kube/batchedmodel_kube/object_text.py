@@ -147,30 +147,6 @@ def pick_owned(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> d
         return pick(text, {**wanted, "metadata": head}, largest=largest)
 
 
-def all_but(
-    text: bytes, unwanted: Collection[str], *, largest: int = LARGEST_PART
-) -> dict[str, Any]:
-    """An object without some fields of its metadata. Raises `Unreadable`."""
-    if (whole := read_whole(text, largest)) is not None:
-        metadata = whole.get("metadata")
-        if isinstance(metadata, dict):
-            whole["metadata"] = {key: metadata[key] for key in metadata if key not in unwanted}
-        return whole
-    found: dict[str, Any] = {}
-    for name, value in members(text):
-        try:
-            if name == "metadata" and value.startswith(b"{"):
-                inner = members(value)
-                found[name] = {
-                    key: parsed(one, largest=largest) for key, one in inner if key not in unwanted
-                }
-            else:
-                found[name] = parsed(value, largest=largest)
-        except Unreadable as error:
-            raise Unreadable(f"{name} {error}") from error
-    return found
-
-
 class ItemSplitter:
     """Takes a list as it arrives and gives its items as they are written; it holds one item."""
 

@@ -11,8 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -23,22 +22,17 @@ from batchedmodel_contract.processes.logs import LogLevel
 from batchedmodel_http.ports.listener import CannotListen
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.election import Election, election
-from batchedmodel_kube.errors import ENDINGS, ClusterError, Forbidden
+from batchedmodel_kube.errors import ENDINGS, ClusterError
+from batchedmodel_kube.informer import follow
 from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.cluster.handlers import Add, registry, watch
+from batchedmodel_operator.cluster.frame import in_frame
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
-from batchedmodel_operator.cluster.watching import (
-    Definition,
-    keep_watching,
-    keep_watching_in,
-    listen,
-    unless,
-)
+from batchedmodel_operator.cluster.store import Record, Store
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed.state import Key, is_news
+from batchedmodel_operator.observed.state import Key
 from batchedmodel_operator.probes import Vitals, probes
 from batchedmodel_operator.reconcile.reconcile import Reconciler
-from batchedmodel_operator.reconcile.turns import SETTLED, Turns, standing
+from batchedmodel_operator.reconcile.turns import Turns, standing
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.settings import OperatorSettings
@@ -47,7 +41,6 @@ _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _MOST_AT_ONCE: Final = 16
-_LOOK_AGAIN_SECONDS: Final = 60.0
 
 
 def main() -> int:
@@ -59,8 +52,8 @@ def main() -> int:
         return EXIT_WRONG_SETTINGS
     logs.configure(settings.log_level, settings.log_format, logs.Process.OPERATOR)
     if settings.log_level is not LogLevel.DEBUG:
-        # A line for each event of each object, all of which say "succeeded".
-        logging.getLogger("kopf").setLevel(logging.WARNING)
+        # It warns that it ends.
+        logging.getLogger("kopf").setLevel(logging.ERROR)
     if not settings.admission_policy:
         _log.warning(
             "no admission policy bounds its account to objects of BatchedModels: a thief of its "
@@ -79,84 +72,18 @@ def main() -> int:
 
 
 async def _run(settings: OperatorSettings) -> None:
-    told = asyncio.Event()
-    listen(told)
     # What is here by now stays: libraries mostly. Each search of it for garbage stops all else for
     # 60 ms.
     gc.collect()
     gc.freeze()
-    # Several slow pages within one reconcile must not make it count as stuck.
-    client = await Client.connect(os.environ, page_seconds=30.0)
+    client = await Client.connect(os.environ)
     leases = await Client.connect(os.environ)
     candidacy = election(leases, settings.namespace, settings.lease_name)
-    cluster = KubernetesCluster(client, may_write=candidacy.leads)
-    turns: Turns[Key] = Turns(settings.upgrades_at_once)
-
-    def look_at(key: Key) -> None:
-        workers.add(key)
-
-    queue: WorkQueue[Key] = WorkQueue(
-        jitter=random.random, group=lambda key: key.namespace, places=_MOST_AT_ONCE
-    )
-    reconciler = Reconciler(
-        cluster=cluster,
-        sidecars=SidecarAdmin(),
-        images=Images(
-            sidecar=settings.sidecar_image,
-            model_server=settings.model_server_image,
-            pull_policy=settings.image_pull_policy,
-            ids=settings.ids,
-            log_format=settings.log_format,
-            via=settings.via,
-            upgrade=settings.upgrade,
-        ),
-        clock=time.monotonic,
-        calendar=client.calendar,
-        turns=turns,
-        look_at=look_at,
-        edits_wait=lambda key: queue.edits_wait(key, time.monotonic()),
-    )
-    workers: Workers[Key] = Workers(
-        queue,
-        reconciler.reconcile,
-        at_most=_MOST_AT_ONCE,
-        clock=time.monotonic,
-        log_fields=Key.fields,
-    )
-
-    def add(key: Key, *, awaited: bool = False, version: str = "", autoscaler: str = "") -> None:
-        # A status of ours, whose words may be others each time, must not bring the next look. Nor
-        # must the numbers that each HPA writes every 15 s: a look is eight reads.
-        known = reconciler.wrote(key, version) or reconciler.looked_at(key, autoscaler)
-        if awaited or not known:
-            workers.add(key, awaited=awaited)
-
-    def class_changed(name: str) -> None:
-        for key in reconciler.of_class(name):
-            workers.add(key)
-
-    def vitals() -> Vitals:
-        return Vitals(
-            leads=candidacy.leads(),
-            longest_reconcile_seconds=workers.longest_reconcile(),
-            keys=len(workers),
-            reconciles=workers.reconciles,
-        )
-
-    port = probes(settings.probe_port, vitals)
+    operator = Operator(settings, client, candidacy)
+    port = probes(settings.probe_port, operator.vitals)
     try:
         await port.use(None)
-        await unless(told, candidacy.won())
-        if not told.is_set():
-            watching = Watching(
-                cluster=cluster,
-                add=add,
-                class_changed=class_changed,
-                turns=turns,
-                look_at=look_at,
-                namespaces=settings.watch_namespaces,
-            )
-            await _lead(watching, candidacy, workers, told)
+        await in_frame(partial(_work, operator, candidacy))
     finally:
         # Not before the last reconcile has ended: from then on somebody else may write.
         await candidacy.release()
@@ -165,117 +92,125 @@ async def _run(settings: OperatorSettings) -> None:
         await leases.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watching:
-    """What is watched, and who hears of it."""
-
-    cluster: KubernetesCluster
-    add: Add
-    class_changed: Callable[[str], None]
-    turns: Turns[Key]
-    look_at: Callable[[Key], None]
-    namespaces: Sequence[str]
-    """Empty: all of them."""
-
-
-async def _lead(
-    watching: Watching, election: Election, workers: Workers[Key], told: asyncio.Event
-) -> None:
-    # Before Kopf's own tasks, with which it would end.
-    losing = asyncio.create_task(_end_when_lost(election), name="lease")
-    working = asyncio.create_task(_work(workers, told), name="workers")
-    looking: asyncio.Task[None] | None = None
+async def _work(operator: "Operator", candidacy: Election, stop: asyncio.Event) -> None:
+    """Wait for the Lease, and work, until `stop` is set."""
+    winning, stopping = (asyncio.create_task(one) for one in (candidacy.won(), stop.wait()))
     try:
-        if not await unless(told, _look_at_all(watching)):
-            looking = asyncio.create_task(_look_again(watching), name="looking again")
-        await _watch(watching, told)
-    finally:
-        if looking is not None:
-            looking.cancel()
-        workers.close()
+        await asyncio.wait((winning, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not winning.done():
+            return
+        await winning
+        losing = asyncio.create_task(_end_when_lost(candidacy), name="lease")
         try:
-            await working
+            await operator.lead(stop)
         finally:
             losing.cancel()
-
-
-async def _work(workers: Workers[Key], told: asyncio.Event) -> None:
-    try:
-        await workers.run()
     finally:
-        # Without workers it would hold the Lease and do nothing.
-        told.set()
+        winning.cancel()
+        stopping.cancel()
 
 
-async def _look_at_all(watching: Watching) -> bool:
-    """Queue what was edited while nobody led, before Kopf has listed all children.
+class Operator:
+    """What one process knows and does once it leads."""
 
-    Finds out as well which models roll for what concerns many: before, none begins. Whether all
-    could be listed.
-    """
-    complete = True
-    for namespace in watching.namespaces or ("",):
+    def __init__(self, settings: OperatorSettings, client: Client, candidacy: Election) -> None:
+        self._client = client
+        self._candidacy = candidacy
+        self._listed = asyncio.Event()
+        """Set once it was tried to list everything."""
+        self._turns: Turns[Key] = Turns(settings.upgrades_at_once)
+        self._store = Store(settings.watch_namespaces, self._changed)
+        queue: WorkQueue[Key] = WorkQueue(
+            jitter=random.random, group=lambda key: key.namespace, places=_MOST_AT_ONCE
+        )
+        cluster = KubernetesCluster(client, may_write=candidacy.leads, wrote=self._store.wrote)
+        self._reconciler = Reconciler(
+            known=self._store,
+            cluster=cluster,
+            sidecars=SidecarAdmin(),
+            images=Images(
+                sidecar=settings.sidecar_image,
+                model_server=settings.model_server_image,
+                pull_policy=settings.image_pull_policy,
+                ids=settings.ids,
+                log_format=settings.log_format,
+                via=settings.via,
+                upgrade=settings.upgrade,
+            ),
+            clock=time.monotonic,
+            calendar=client.calendar,
+            turns=self._turns,
+            look_at=lambda key: self._workers.add(key),
+            edits_wait=lambda key: queue.edits_wait(key, time.monotonic()),
+        )
+        self._workers: Workers[Key] = Workers(
+            queue,
+            self._reconciler.reconcile,
+            at_most=_MOST_AT_ONCE,
+            clock=time.monotonic,
+            log_fields=Key.fields,
+        )
+
+    def vitals(self) -> Vitals:
+        """What probes are told."""
+        return Vitals(
+            leads=self._candidacy.leads(),
+            longest_reconcile_seconds=self._workers.longest_reconcile(),
+            keys=len(self._workers),
+            reconciles=self._workers.reconciles,
+        )
+
+    async def lead(self, stop: asyncio.Event) -> None:
+        """Watch and reconcile until `stop` is set; the reconciles that have begun end first.
+
+        Raises what a part of it failed for, which is a bug.
+        """
+        following = [
+            asyncio.create_task(follow(self._client, one.collection, one.cache))
+            for one in self._store.watches
+        ]
+        stopping = asyncio.create_task(stop.wait())
+        knowing = asyncio.create_task(self._know_turns())
+        working = asyncio.create_task(self._work())
+        parts = (*following, working)
         try:
-            async for body in watching.cluster.each(Kind.BATCHED_MODEL, namespace):
-                metadata = body["metadata"]
-                key = Key(namespace=metadata["namespace"], name=metadata["name"])
-                stands = standing(body.get("status") or {})
-                watching.turns.seen(key, stands)
-                if is_news(body):
-                    watching.add(key, awaited=True)
-                elif stands != SETTLED:
-                    # It may be gone before Kopf lists it.
-                    watching.look_at(key)
-        except ClusterError as error:
-            # Kopf fails in the same way, and goes on asking.
-            _log.info("edited models wait for Kopf: %s", error)
-            # One of several namespaces that may not be seen has no models of ours.
-            complete = complete and bool(namespace) and isinstance(error, Forbidden)
-    if complete:
-        for key in watching.turns.all_known():
-            watching.look_at(key)
-    return complete
+            await asyncio.wait((*parts, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._workers.close()
+            for task in (*following, stopping, knowing):
+                task.cancel()
+            if not self._listed.is_set():
+                working.cancel()
+            await asyncio.wait(parts)
+        for task in parts:
+            if not task.cancelled():
+                await task
 
+    async def _work(self) -> None:
+        # One kind that cannot be listed keeps no other waiting: once is enough to know.
+        for watch in self._store.watches:
+            await watch.cache.tried.wait()
+        self._listed.set()
+        await self._workers.run()
 
-async def _look_again(watching: Watching) -> None:
-    complete = False
-    while not complete:
-        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        try:
-            complete = await _look_at_all(watching)
-        except ENDINGS:
-            raise
-        except Exception:
-            _log.exception("models could not be looked at")
+    async def _know_turns(self) -> None:
+        """Find out which models roll for what concerns many: before, none begins."""
+        for watch in self._store.watches:
+            if watch.kind is Kind.BATCHED_MODEL:
+                await watch.cache.complete.wait()
+        for body in self._store.models():
+            metadata = body["metadata"]
+            key = Key(namespace=metadata["namespace"], name=metadata["name"])
+            self._turns.seen(key, standing(body.get("status") or {}))
+        for key in self._turns.all_known():
+            self._workers.add(key)
 
-
-async def _watch(watching: Watching, told: asyncio.Event) -> None:
-    cluster, namespaces = watching.cluster, watching.namespaces
-
-    async def everywhere(definition: Definition, stop: asyncio.Event) -> None:
-        found = registry(watching.add, definition.changed, await _class_changed(watching))
-        await watch(found, stop=stop, take_signals=lambda: listen(told))
-
-    async def within(there: Sequence[str], stop: asyncio.Event) -> None:
-        found = registry(watching.add, None, await _class_changed(watching))
-        await watch(found, namespaces=there, stop=stop, take_signals=lambda: listen(told))
-
-    if namespaces:
-        await keep_watching_in(namespaces, within, lambda one: _holds_models(cluster, one), told)
-    else:
-        await keep_watching(everywhere, lambda: _serves_models(cluster), told)
-
-
-async def _class_changed(watching: Watching) -> Callable[[str], None] | None:
-    """Who hears of classes; None where they cannot be watched, which must end no other watching."""
-    try:
-        if not await watching.cluster.may_list(Kind.MODEL_CLASS, ""):
-            _log.warning("edits of BatchedModelClasses go unseen: no such kind, or no right to it")
-            return None
-    except ClusterError:
-        # Kopf fails in the same way, and goes on asking.
-        pass
-    return watching.class_changed
+    def _changed(self, record: Record) -> None:
+        keys = record.models
+        if record.kind is Kind.MODEL_CLASS:
+            keys = self._reconciler.of_class(record.name)
+        for key in keys:
+            self._workers.add(key, awaited=record.awaited)
 
 
 async def _end_when_lost(election: Election) -> None:
@@ -289,21 +224,6 @@ async def _end_when_lost(election: Election) -> None:
         _log.exception("renewing the lease failed unexpectedly")
     # At once. An orderly end would wait for reconciles, which may write no more.
     os._exit(EXIT_LEASE_LOST)
-
-
-async def _serves_models(cluster: KubernetesCluster) -> bool:
-    try:
-        return await cluster.serves(Kind.BATCHED_MODEL)
-    except ClusterError:
-        # Kopf fails in the same way, and goes on asking.
-        return False
-
-
-async def _holds_models(cluster: KubernetesCluster, namespace: str) -> bool | None:
-    try:
-        return await cluster.may_list(Kind.BATCHED_MODEL, namespace)
-    except ClusterError:
-        return None
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ async def _run(settings: CheckupSettings) -> bool:
     cluster = KubernetesCluster(client)
 
     async def lease() -> tuple[str, str]:
-        found = await cluster.get(Kind.LEASE, settings.namespace, settings.lease_name)
+        found = await cluster.read(Kind.LEASE, settings.namespace, settings.lease_name)
         if found is None:
             return "", ""
         holder = found.get("spec", {}).get("holderIdentity") or ""

@@ -1,43 +1,46 @@
-"""What the reconciler needs of the world: an API server and the pods' sidecars.
+"""What the reconciler needs of the world: what is known, an API server and the pods' sidecars.
 
-`cluster` and `sidecars` are the real ones; tests bring an API server in memory.
+`cluster` has the real ones; tests bring an API server in memory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.lora import AdapterState
 from batchedmodel_kube.admin_client import Whom
+from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]
 """An object as JSON, in the API's own form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """Stands for a BatchedModel's spec that is too large or too deep to be read."""
-
-    why: str
-
-
 UNREAD: Final = "unread"
-"""Where a child's body says why its head alone was read, and its owners were not."""
+"""Where a body says why its head alone was read: a child's without its owners, a BatchedModel's
+without its spec."""
 
-LOOKED_AT: Final = "lookedAt"
-"""Where a watched HorizontalPodAutoscaler's body has a digest of all that a reconcile looks at."""
+
+class Known(Protocol):
+    """What is known of an API server's objects, in memory."""
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        """An object of ours, or None when it is not there."""
+        ...
+
+    def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        """The objects of a kind that carry a BatchedModel's label."""
+        ...
+
+    def unseen(self, namespace: str) -> Mapping[Kind, ClusterError]:
+        """The kinds of which it is not known what there is, each with the reason."""
+        ...
 
 
 class Cluster(Protocol):
     """An API server. Every call ends in bounded time and raises only `ClusterError`s."""
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+    async def read(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """The object, or None when it, its namespace or its kind is not there."""
-        ...
-
-    async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        """The objects of a kind that carry a BatchedModel's label."""
         ...
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:

@@ -4,15 +4,17 @@ generations, preconditions, defaults and rewritten quantities. Counts what reall
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchedmodel_contract.lora import AdapterState
 from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.errors import ClusterError, Conflict
-from batchedmodel_kube.names import NAME_LABEL
+from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
+from batchedmodel_operator.cluster.objects import reader_of
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.kinds import CHILDREN, Kind
 
 Path = tuple[str, ...]
 _REPLICAS: Path = ("spec", "replicas")
@@ -24,7 +26,11 @@ class FakeCluster:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.reads = 0
+        self.applies = 0
+        """Requests, those that fail included."""
         self.writes = 0
+        self.hidden: dict[Kind, ClusterError] = {}
+        """Kinds that cannot be listed."""
         self.failures: dict[Kind, ClusterError] = {}
         self.status_failure: ClusterError | None = None
         """What an apply of a kind is answered with."""
@@ -37,23 +43,31 @@ class FakeCluster:
 
     # What the operator calls.
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
-        self.reads += 1
-        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+    def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        live = self.objects.get((kind, namespace, name))
+        return _as_read(kind, live) if live is not None and _is_watched(kind, live) else None
 
-    async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        self.reads += 1
-        if kind is Kind.POD:
+    def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        if kind is Kind.CONTROLLER_REVISION:
             self.before_pods()
         return [
-            copy.deepcopy(body)
+            _as_read(kind, body)
             for (one, where, _), body in self.objects.items()
             if one == kind
             and where == namespace
             and body["metadata"].get("labels", {}).get(NAME_LABEL) == model
         ]
 
+    def unseen(self, namespace: str) -> Mapping[Kind, ClusterError]:
+        return self.hidden
+
+    async def read(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        self.reads += 1
+        live = self.objects.get((kind, namespace, name))
+        return None if live is None else _as_read(kind, live)
+
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
+        self.applies += 1
         kind = Kind(manifest["kind"])
         if subresource and self.status_failure is not None:
             raise self.status_failure
@@ -88,7 +102,7 @@ class FakeCluster:
                     del others[path]
         owned[role] = fields
         self._changed(key, before)
-        return copy.deepcopy(live)
+        return _as_read(kind, live)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         live = self.objects.get((kind, namespace, name))
@@ -177,6 +191,15 @@ class FakeSidecars:
 
     async def adapters(self, address: str, whom: Whom) -> list[AdapterState] | None:
         return self.adapters_told.get(address)
+
+
+def _is_watched(kind: Kind, live: Body) -> bool:
+    labels = live["metadata"].get("labels", {})
+    return kind not in CHILDREN or labels.get(MANAGED_BY_LABEL) == MANAGED_BY
+
+
+def _as_read(kind: Kind, live: Body) -> Body:
+    return reader_of(kind)(json.dumps(live).encode())
 
 
 def contains(live: object, wanted: object) -> bool:

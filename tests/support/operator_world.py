@@ -7,7 +7,6 @@ from typing import Any
 from batchedmodel_contract.manifest.batching import FILE_NAME, settings_from_json
 from batchedmodel_kube.manifest.spec import PullPolicy
 from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER, NAME_LABEL, REVISION_LABEL
-from batchedmodel_operator.conditions.autoscaling import looked_at
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed.state import Key
 from batchedmodel_operator.reconcile.reconcile import Reconciler
@@ -67,6 +66,7 @@ class World:
         self.called: list[Key] = []
         """Models whose turn has come, as others are told."""
         self._reconciler = Reconciler(
+            known=self.cluster,
             cluster=self.cluster,
             sidecars=self.sidecars,
             images=images,
@@ -103,17 +103,9 @@ class World:
         body["spec"] = dict(spec)
         body["metadata"]["generation"] += 1
 
-    def wrote(self, version: str) -> bool:
-        """Whether this version of the BatchedModel has nothing new but a status of the operator."""
-        return self._reconciler.wrote(KEY, version)
-
     def of_class(self, name: str) -> tuple[Key, ...]:
         """The BatchedModels that were seen to name this class."""
         return self._reconciler.of_class(name)
-
-    def looked_at(self) -> bool:
-        """Whether the operator has looked at the HPA as it is."""
-        return self._reconciler.looked_at(KEY, looked_at(self.child(Kind.AUTOSCALER)))
 
     def child(self, kind: Kind) -> dict[str, Any]:
         return self.cluster.objects[kind, KEY.namespace, child_name(kind, KEY.name)]
@@ -208,6 +200,7 @@ class World:
                     "metadata": {
                         "name": name,
                         "namespace": KEY.namespace,
+                        "labels": {NAME_LABEL: KEY.name},
                         "ownerReferences": [owner],
                     },
                 }

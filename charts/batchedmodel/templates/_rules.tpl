@@ -20,7 +20,7 @@ what it asked for against these, so that none is missing and none is left over.
 # Whose a pod is: a label can be set by anybody in the namespace.
 - apiGroups: [apps]
   resources: [replicasets]
-  verbs: [get]
+  verbs: [list, watch]
 # The pod templates that are kept, so that another operator does not roll the pods.
 - apiGroups: [apps]
   resources: [controllerrevisions]

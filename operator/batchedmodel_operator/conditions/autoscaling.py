@@ -3,7 +3,7 @@
 In each function the first case that applies decides.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_kube.capacity import capacity_of
@@ -12,7 +12,7 @@ from batchedmodel_operator.conditions.findings import Finding, Reason, no, unkno
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed.state import condition, digest
+from batchedmodel_operator.observed.state import condition
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
 """Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""
@@ -22,7 +22,6 @@ _NONE_READY: Final = "none of its 0 ready pods"
 """Follows `BLIND` where no pod was ready when the HPA asked. The HPA keeps the sentence until it
 asks again, when pods may long be ready."""
 _SEVERAL: Final = "AmbiguousSelector"
-_OF_METADATA: Final = ("uid", "deletionTimestamp", "ownerReferences", "labels", "annotations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,9 @@ class Heard:
     @classmethod
     def of(cls, status: Body) -> "Heard":
         """Of the HPA's status: neither numbers nor times, nor what a condition adds when all is
-        well."""
+        well. What is kept of a status holds it already, as `heard`."""
+        if "heard" in status:
+            return cls(**status["heard"])
         able, active = condition(status, "AbleToScale"), condition(status, "ScalingActive")
         limited = condition(status, "ScalingLimited")
         fails = bool(active) and active.get("status") != "True"
@@ -59,18 +60,6 @@ class Heard:
             at_maximum=(limited.get("status"), limited.get("reason"))
             == ("True", "TooManyReplicas"),
         )
-
-
-def looked_at(autoscaler: Body) -> str:
-    """Digest of all of an HPA's that a reconcile looks at.
-
-    Each time it looks, an HPA writes numbers and times into its status. Where this digest stays,
-    another reconcile would find what the last one found.
-    """
-    metadata = autoscaler.get("metadata") or {}
-    heard = Heard.of(autoscaler.get("status") or {})
-    ours = [metadata.get(name) for name in _OF_METADATA]
-    return digest([ours, autoscaler.get("spec"), asdict(heard)])
 
 
 def autoscaling_active(view: View) -> Finding:

@@ -32,6 +32,8 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     model = observed.model
     view = View.of(observed, plan, failure)
     before = model.status.get("conditions") or ()
+    if observed.blind:
+        return _without_pods(view, before, at)
     status: dict[str, Any] = {
         "observedGeneration": model.generation,
         "conditions": listed(before, findings(view), generation=model.generation, at=at),
@@ -69,6 +71,15 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
             model.spec, plan.model_image, rollout.mode, plan.of_chart
         )
     return status
+
+
+def _without_pods(view: View, before: Sequence[Body], at: str) -> dict[str, Any]:
+    """Where it is not known what there is of pods: what was said of them stands."""
+    model, found = view.observed.model, {"Reconciled": serving.reconciled(view)}
+    (now,) = listed(before, found, generation=model.generation, at=at)
+    others = [one for one in before if one.get("type") != "Reconciled"]
+    kept = {name: value for name, value in model.status.items() if name != capacity.FIELD}
+    return {**kept, "observedGeneration": model.generation, "conditions": [*others, now]}
 
 
 def with_rollout(live: Body, rollout: Record) -> dict[str, Any]:

@@ -115,8 +115,6 @@ class Memory:
     """
     silences: Mapping[str, Tries] = field(default_factory=dict)
     """By uid of a pod, for those that did not answer when they were asked last."""
-    replica_sets: Mapping[str, str | None] = field(default_factory=dict)
-    """By uid, those of pods that are there: see `observe.KnownReplicaSets`."""
     lacking: Mapping[str, float] = field(default_factory=dict)
     """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
     announced: Mapping[tuple[str, str], Announced] = field(default_factory=dict)

@@ -6,11 +6,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest, Mistake
 from batchedmodel_contract.processes.logs import about
+from batchedmodel_kube.errors import ClusterError
 from batchedmodel_kube.manifest.manifest import read_manifest, read_own_spec
 from batchedmodel_kube.manifest.model_class import ModelClass, class_name_of, read_class
 from batchedmodel_kube.manifest.spec import Spec
@@ -22,7 +23,7 @@ from batchedmodel_kube.names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_operator.interfaces import Body, Unread
+from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed.alteration import class_seen, is_altered
 from batchedmodel_operator.observed.effective import beyond_defaults
@@ -31,6 +32,10 @@ from batchedmodel_operator.observed.memory import Memory
 _LOADING_ASKED: Final = 16
 _LARGEST_NUMBER: Final = 2**62
 """Of a revision; one more must still be one that an API server takes."""
+_PODS_NEED: Final = frozenset(
+    {Kind.DEPLOYMENT, Kind.CONTROLLER_REVISION, Kind.REPLICA_SET, Kind.POD}
+)
+"""Kinds without which nothing of a model's pods can be decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -137,6 +142,8 @@ class Observed:
     """This BatchedModel's, by number."""
     pods: tuple[Pod, ...]
     memory: Memory
+    unseen: Mapping[Kind, ClusterError] = field(default_factory=dict)
+    """Kinds of which it is not known what there is."""
     made: Set[Kind] = frozenset()
     """Children that this very reconcile has made: nobody else can have meant to change them yet."""
 
@@ -145,6 +152,11 @@ class Observed:
         """Our Deployment; None when there is none or it is somebody else's."""
         child = self.children.get(Kind.DEPLOYMENT)
         return child if child is not None and owned(child, self.model) else None
+
+    @property
+    def blind(self) -> bool:
+        """Whether it is not known what there is of pods."""
+        return not _PODS_NEED.isdisjoint(self.unseen)
 
     @property
     def revision(self) -> str | None:
@@ -172,8 +184,7 @@ def model_from(body: Body, class_body: Body | None = None) -> Model:
     metadata, class_name = body["metadata"], class_name_of(body)
     spec = None
     mistakes: tuple[str, ...] = ()
-    given = body.get("spec")
-    unread = given.why if isinstance(given, Unread) else ""
+    unread = str(body.get(UNREAD, ""))
     own = None if unread else read_own_spec(body)
     try:
         model_class = None if class_body is None else _class_from(class_body)
@@ -202,10 +213,9 @@ def _own_digest(own: Spec | None) -> str:
 
 
 def _class_from(body: Body) -> ModelClass:
-    given = body.get("spec")
-    if isinstance(given, Unread):
+    if UNREAD in body:
         where = f"{CLASS_KIND} {body['metadata']['name']}: spec"
-        raise InvalidManifest((Mistake(field=where, rule=given.why),))
+        raise InvalidManifest((Mistake(field=where, rule=str(body[UNREAD])),))
     return read_class(body)
 
 
@@ -239,11 +249,6 @@ def pod_from(body: Body) -> Pod:
         settings_annotation=(metadata.get("annotations") or {}).get(BATCHING_HASH_ANNOTATION, ""),
         body=body,
     )
-
-
-def nothing_of(model: Model) -> Observed:
-    """A BatchedModel of which nothing is there yet."""
-    return Observed(model=model, children={}, revisions=(), pods=(), memory=Memory())
 
 
 def after(

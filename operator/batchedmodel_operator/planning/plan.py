@@ -6,7 +6,7 @@ nothing.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -125,6 +125,8 @@ class Plan:
     applies: tuple[Apply, ...] = ()
     refreshes: tuple[Refresh, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
+    creates: tuple[Kind, ...] = ()
+    """Children whose names must be free before: what has no label of ours is not in the cache."""
     contests: tuple[Contest, ...] = ()
     model_image: str = ""
     """Of the model's container in the pod template that is wanted."""
@@ -168,6 +170,8 @@ def plan(
     if model.altered:
         # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
+    if observed.blind:
+        return _beside_pods(observed, spec, now)
     kept = {revision.name: revision.template for revision in observed.revisions}
     # A new template is made only where none was kept for this state of the manifest.
     target = choose(observed, spec, images, may_begin=may_begin)
@@ -176,16 +180,8 @@ def plan(
     template = target.template if decided.fault is None else kept[decided.good]
     wanted = _wanted(observed, spec, template, decided.mode, images.via)
     obstacles = tuple(_obstacles(observed, spec, wanted))
-    blocked = {obstacle.kind for obstacle in obstacles}
-    if any(obstacle.by_stranger for obstacle in obstacles):
-        # Half a model would serve nobody, and hold devices.
-        blocked.update(kind for kind in wanted if kind not in observed.children)
-    applies = [
-        step
-        for kind, manifest in wanted.items()
-        if kind not in blocked
-        for step in _applies(observed, spec, kind, manifest, now)
-    ]
+    blocked = _blocked(observed, wanted, obstacles)
+    applies = _steps(observed, spec, wanted, blocked, now)
     if target.name not in kept and Kind.DEPLOYMENT not in blocked:
         number = 1 + max((revision.number for revision in observed.revisions), default=0)
         keeping = render.revision_child(model, target.name, number, target.template)
@@ -227,6 +223,7 @@ def plan(
         pending=target.pending,
         inquiries=inquiries,
         obstacles=obstacles,
+        creates=_creates(observed, spec, wanted, applies),
         contests=tuple(_contests(observed, repairs, now)),
         unconfirmed=tuple(pod.name for pod in unconfirmed),
         unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
@@ -245,6 +242,53 @@ def plan(
             *(inquiry.again_at - now for inquiry in inquiries.values()),
         ),
     )
+
+
+def _beside_pods(observed: Observed, spec: Spec, now: float) -> Plan:
+    """What does not depend on pods, where it is not known what there is of them."""
+    wanted = _independent(observed, spec)
+    obstacles = tuple(_obstacles(observed, spec, wanted))
+    blocked = _blocked(observed, wanted, obstacles)
+    applies = _steps(observed, spec, wanted, blocked, now)
+    return Plan(
+        applies=tuple(applies),
+        obstacles=obstacles,
+        creates=_creates(observed, spec, wanted, applies),
+        rollout=Record.of(observed.model.status),
+    )
+
+
+def _blocked(
+    observed: Observed, wanted: Mapping[Kind, Body], obstacles: Sequence[Obstacle]
+) -> set[Kind]:
+    """Children that cannot be applied now."""
+    blocked = {obstacle.kind for obstacle in obstacles} | set(observed.unseen)
+    if any(obstacle.by_stranger for obstacle in obstacles):
+        # Half a model would serve nobody, and hold devices.
+        blocked.update(kind for kind in wanted if kind not in observed.children)
+    return blocked
+
+
+def _steps(
+    observed: Observed, spec: Spec, wanted: Mapping[Kind, Body], blocked: Set[Kind], now: float
+) -> list[Apply]:
+    return [
+        step
+        for kind, manifest in wanted.items()
+        if kind not in blocked
+        for step in _applies(observed, spec, kind, manifest, now)
+    ]
+
+
+def _creates(
+    observed: Observed, spec: Spec, wanted: Mapping[Kind, Body], applies: Sequence[Apply]
+) -> tuple[Kind, ...]:
+    """Whose names must be free before these steps are taken; nothing where they make no child."""
+    there = observed.children.keys() | observed.unseen.keys()
+    if all(step.kind in there for step in applies if step.kind in CHILDREN):
+        return ()
+    kinds = {**wanted, **({} if spec.autoscaling is None else {Kind.AUTOSCALER: {}})}
+    return tuple(kind for kind in kinds if kind not in there)
 
 
 def _adapters_seconds(observed: Observed, spec: Spec) -> float:
@@ -267,8 +311,7 @@ def _wanted(
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
     wanted: dict[Kind, Body] = {
-        Kind.CONFIG_MAP: render.config_map(model, spec),
-        Kind.SERVICE: render.service(model, spec),
+        **_independent(observed, spec),
         Kind.DEPLOYMENT: render.deployment(
             model,
             spec,
@@ -280,6 +323,16 @@ def _wanted(
     }
     if spec.autoscaling is not None and there:
         wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling, via)
+    return {kind: wanted[kind] for kind in CHILDREN if kind in wanted}
+
+
+def _independent(observed: Observed, spec: Spec) -> Mapping[Kind, Body]:
+    """The children that are the same whatever there is."""
+    model = observed.model
+    wanted = {
+        Kind.CONFIG_MAP: render.config_map(model, spec),
+        Kind.SERVICE: render.service(model, spec),
+    }
     if effective.needs_disruption_budget(spec):
         wanted[Kind.DISRUPTION_BUDGET] = render.disruption_budget(model, spec)
     return wanted
@@ -314,7 +367,7 @@ def _owner_of(child: Child) -> str:
     # The oldest is mostly that of who made it; of several in one second the one with most fields.
     entries = child.body["metadata"].get("managedFields") or ()
     makers = [one for one in entries if "manager" in one and not one.get("subresource")]
-    makers.sort(key=lambda one: (str(one.get("time", "")), -len(str(one.get("fieldsV1")))))
+    makers.sort(key=lambda one: (str(one.get("time", "")), -one.get("size", 0)))
     return f"it was made by {makers[0]['manager']}" if makers else ""
 
 

@@ -1,7 +1,7 @@
-"""Looks at everything that belongs to one BatchedModel, at the same time.
+"""Looks at everything that belongs to one BatchedModel.
 
-Reads the API server instead of a cache: what was just applied is then never seen in an older form
-and applied again.
+Reads the cache alone, which knows what was just applied as soon as it is: nothing is seen in an
+older form and applied again.
 
 Anybody in the namespace may set a model's label. So a pod counts as the model's by its owners only:
 it is its ReplicaSet's, that is its Deployment's, and that is the BatchedModel's, each by the uid in
@@ -9,17 +9,15 @@ the reference to its controller.
 """
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from batchedmodel_kube.admin_client import Whom
-from batchedmodel_kube.errors import Forbidden
+from batchedmodel_kube.errors import Forbidden, Gone
 from batchedmodel_kube.manifest.model_class import class_name_of
 from batchedmodel_kube.manifest.pod_settings import batch_settings
-from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
+from batchedmodel_operator.interfaces import Body, Cluster, Known, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed.memory import Memory, Tries, asked_again
 from batchedmodel_operator.observed.pod_failures import lacks_accelerator_since
@@ -36,18 +34,6 @@ from batchedmodel_operator.observed.state import (
 )
 from batchedmodel_operator.planning.target import serves_by_own_image
 
-KnownReplicaSets = Mapping[str, str | None]
-"""ReplicaSets by uid, those that are still to be read in the order of their turns.
-
-Each with the uid of the Deployment that it was found to be of, `_STRANGER` where it is not of the
-model's, and None where it was not read yet.
-"""
-_STRANGER: Final = ""
-_MOST_READ: Final = 16
-"""ReplicaSets in one reconcile; a rollout has two, and those that were found need no second
-question."""
-_MOST_WAITING: Final = 1024
-"""ReplicaSets that are remembered though they are not, or not yet, known to be the model's."""
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
 _ASKED_OF_LINK: Final = 4
@@ -60,45 +46,35 @@ _Question = Callable[[str, Whom], Awaitable[Any]]
 """Its answer is None where there is none."""
 
 
-async def find(cluster: Cluster, key: Key, names: Callable[[str | None], None]) -> Model | None:
-    """The BatchedModel, or None when it is gone or going. Raises `ClusterError`.
+def find(known: Known, key: Key) -> Model | None:
+    """The BatchedModel, or None when it is gone or going.
 
-    `names`: hears which class it names, if one, before the class is read. So no edit of the class
-    goes unseen that comes while it is read.
+    Raises `ClusterError` where that, or what its class says, is not known.
     """
-    body = await cluster.get(Kind.BATCHED_MODEL, key.namespace, key.name)
+    unseen = known.unseen(key.namespace)
+    why = unseen.get(Kind.BATCHED_MODEL)
+    if isinstance(why, Forbidden):
+        raise why
+    body = known.get(Kind.BATCHED_MODEL, key.namespace, key.name)
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
-        names(None)
         return None
     name = class_name_of(body)
-    names(name)
-    found = None
-    if name is not None:
-        # An operator of some namespaces may have no right to what is the cluster's.
-        with suppress(Forbidden):
-            found = await cluster.get(Kind.MODEL_CLASS, "", name)
+    found = None if name is None else known.get(Kind.MODEL_CLASS, "", name)
+    why = None if name is None else unseen.get(Kind.MODEL_CLASS)
+    if why is not None and not isinstance(why, Forbidden | Gone):
+        raise why
     return model_from(body, found)
 
 
 async def observe(
-    cluster: Cluster, sidecars: Sidecars, model: Model, memory: Memory, now: float
+    known: Known, sidecars: Sidecars, model: Model, memory: Memory, now: float
 ) -> Observed:
-    """What is there of a BatchedModel's. Raises `ClusterError`."""
+    """What is there of a BatchedModel's. Only pods' sidecars are asked for it."""
     key = model.key
-    bodies, kept, labelled = await asyncio.gather(
-        bodies_of(cluster, key),
-        cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),
-        cluster.labelled(Kind.POD, key.namespace, key.name),
-    )
-    children = {
-        kind: child_from(kind, body)
-        for kind, body in zip(CHILDREN, bodies, strict=True)
-        if body is not None
-    }
-    own, replica_sets = await own_pods(
-        cluster, model, children.get(Kind.DEPLOYMENT), labelled, memory.replica_sets
-    )
+    bodies = {kind: known.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN}
+    children = {kind: child_from(kind, body) for kind, body in bodies.items() if body is not None}
+    kept = known.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name)
     observed = Observed(
         model=model,
         children=children,
@@ -106,10 +82,15 @@ async def observe(
         # A pod that was evicted stays as a record of itself.
         pods=tuple(
             pod_from(pod)
-            for pod in own
-            if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            for pod in _own_pods(known, model, children.get(Kind.DEPLOYMENT))
+            if pod["status"].get("phase") not in ("Succeeded", "Failed")
         ),
         memory=memory,
+        unseen={
+            kind: why
+            for kind, why in known.unseen(key.namespace).items()
+            if kind is not Kind.MODEL_CLASS
+        },
     )
     asked = await _asked(sidecars, observed, now)
     lacking = {
@@ -118,81 +99,41 @@ async def observe(
         if lacks_accelerator_since(model.spec, pod) is not None
     }
     since = now if memory.altered_at is None else memory.altered_at
-    remembered = replace(
-        asked,
-        replica_sets=replica_sets,
-        lacking=lacking,
-        altered_at=since if model.altered else None,
-    )
+    remembered = replace(asked, lacking=lacking, altered_at=since if model.altered else None)
     return replace(observed, memory=remembered)
 
 
-def bodies_of(cluster: Cluster, key: Key) -> Awaitable[Sequence[Body | None]]:
-    """What has the names of its children, in their order, whoever made it; raises as `find`."""
-    return asyncio.gather(
-        *(cluster.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN)
-    )
-
-
-async def own_pods(
-    cluster: Cluster,
-    model: Model,
-    deployment: Child | None,
-    labelled: Sequence[Body],
-    known: KnownReplicaSets,
-) -> tuple[Sequence[Body], KnownReplicaSets]:
-    """Of the pods with the label those that are the model's, and what is known of ReplicaSets.
-
-    `known`: what an earlier reconcile found out. Raises `ClusterError`.
-    """
-    if deployment is None or _controller(deployment.body).get("uid") != model.uid:
-        return (), {}
-    owners = {
-        owner["uid"]: str(owner.get("name"))
-        for pod in labelled
-        if (owner := _controller(pod)).get("kind") == Kind.REPLICA_SET and owner.get("uid")
-    }
-    found = {uid: deployment.uid for uid in owners if known.get(uid) == deployment.uid}
-    waiting = _turns(owners, found, known, deployment)
-    read, later = waiting[:_MOST_READ], waiting[_MOST_READ:]
+async def names_taken(cluster: Cluster, key: Key, kinds: Collection[Kind]) -> dict[Kind, Child]:
+    """What has the names of these children, whoever made it. Raises `ClusterError`."""
     bodies = await asyncio.gather(
-        *(cluster.get(Kind.REPLICA_SET, model.key.namespace, owners[uid]) for uid in read)
+        *(cluster.read(kind, key.namespace, child_name(kind, key.name)) for kind in kinds)
     )
-    strangers = []
-    for uid, body in zip(read, bodies, strict=True):
-        same = body is not None and body["metadata"]["uid"] == uid
-        if body is not None and same and _controller(body).get("uid") == deployment.uid:
-            found[uid] = deployment.uid
-        else:
-            strangers.append(uid)
-    own = [pod for pod in labelled if _controller(pod).get("uid") in found]
-    unknown = {uid: known.get(uid) for uid in later} | dict.fromkeys(strangers, _STRANGER)
-    return own, found | dict(itertools.islice(unknown.items(), _MOST_WAITING))
+    return {
+        kind: child_from(kind, body)
+        for kind, body in zip(kinds, bodies, strict=True)
+        if body is not None
+    }
 
 
-def _turns(
-    owners: Mapping[str, str], found: Collection[str], known: KnownReplicaSets, deployment: Child
-) -> Sequence[str]:
-    """Which ReplicaSets are to be read, in this order: strangers must not hide the model's.
-
-    Those come first that were not read yet, and of those the ones that are named as a Deployment
-    names its own. Strangers come again after them: a Deployment may adopt what was nobody's. Among
-    equals the one that has waited longest comes first.
-    """
-    waiting = [uid for uid in {**known, **owners} if uid in owners and uid not in found]
-    return sorted(
-        waiting,
-        key=lambda uid: (
-            known.get(uid) is not None,
-            not owners[uid].startswith(f"{deployment.name}-"),
-        ),
-    )
+def _own_pods(known: Known, model: Model, deployment: Child | None) -> Iterator[Body]:
+    """Of the pods with the label those that are the model's."""
+    if deployment is None or _controller(deployment.body) != model.uid:
+        return
+    where = model.key.namespace, model.key.name
+    replica_sets = {
+        one["metadata"]["uid"]
+        for one in known.labelled(Kind.REPLICA_SET, *where)
+        if _controller(one) == deployment.uid
+    }
+    for pod in known.labelled(Kind.POD, *where):
+        if _controller(pod) in replica_sets:
+            yield pod
 
 
-def _controller(body: Body) -> Mapping[str, Any]:
-    """The reference to an object's controller; empty when it has none."""
+def _controller(body: Body) -> str:
+    """The uid of an object's controller; empty when it has none."""
     owners = body["metadata"].get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), {})
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 
 
 async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:

@@ -10,16 +10,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from batchedmodel_kube.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, Refused
-from batchedmodel_operator.conditions import autoscaling, status
+from batchedmodel_operator.conditions import status
 from batchedmodel_operator.conditions.events import announcements
-from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
-from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.interfaces import Body, Cluster, Known, Sidecars
+from batchedmodel_operator.kinds import FIELD_MANAGER, Kind, child_name
 from batchedmodel_operator.observed.memory import Memory
-from batchedmodel_operator.observed.state import Key, Model, Observed, after, nothing_of
+from batchedmodel_operator.observed.state import Key, Model, Observed, after
 from batchedmodel_operator.planning.plan import Failure, Plan, plan
 from batchedmodel_operator.planning.target import Hold, serves
 from batchedmodel_operator.reconcile.apply import Outcome, take
-from batchedmodel_operator.reconcile.observe import bodies_of, find, observe
+from batchedmodel_operator.reconcile.observe import find, names_taken, observe
 from batchedmodel_operator.reconcile.turns import Turns, standing
 from batchedmodel_operator.reconcile.work_queue import LONGEST_SPACING_SECONDS
 from batchedmodel_operator.render import Images
@@ -35,11 +35,12 @@ the API server loses the fields that it only leaves out until then. An Event tel
 
 
 class Reconciler:
-    """Remembers for each BatchedModel what it applied; everything else it looks up."""
+    """Remembers for each BatchedModel what it applied; everything else is in the cache."""
 
     def __init__(
         self,
         *,
+        known: Known,
         cluster: Cluster,
         sidecars: Sidecars,
         images: Images,
@@ -49,11 +50,14 @@ class Reconciler:
         look_at: Callable[[Key], None],
         edits_wait: Callable[[Key], float],
     ) -> None:
-        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone.
+        """`known`: what there is, as far as watches have told and writes of ours were answered.
+
+        `clock`: monotonic seconds; `calendar`: the time for people, with its zone.
 
         `look_at`: is told of models whose turn has come. `edits_wait`: for up to how many
         seconds edits of a model wait that come now.
         """
+        self._known = known
         self._cluster = cluster
         self._sidecars = sidecars
         self._images = images
@@ -63,11 +67,6 @@ class Reconciler:
         self._look_at = look_at
         self._edits_wait = edits_wait
         self._memories: dict[Key, Memory] = {}
-        self._written: dict[Key, str] = {}
-        """The version of the object that the last write of its status made."""
-        self._looked_at: dict[Key, str] = {}
-        """Digests of the HPAs that a reconcile found and left as they were, where it ended well.
-        There is none while one runs: it may have read the HPA already."""
         self._ending: dict[Key, tuple[str, int, float]] = {}
         """Uid and generation of those for which nothing can be made any more, and when to try."""
         self._classes: dict[Key, str] = {}
@@ -77,42 +76,28 @@ class Reconciler:
         """The BatchedModels that were seen to name this class."""
         return tuple(key for key, named in self._classes.items() if named == name)
 
-    def wrote(self, key: Key, version: str) -> bool:
-        """Whether this version of the object has nothing new but the status that was written."""
-        return bool(version) and self._written.get(key) == version
-
-    def looked_at(self, key: Key, autoscaler: str) -> bool:
-        """Whether the last reconcile found an HPA of this digest, left it so, and ended well."""
-        return bool(autoscaler) and self._looked_at.get(key) == autoscaler
-
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to reconcile again at the latest; None when there is nothing left.
 
         Raises `ClusterError` when something did not succeed and is to be tried again.
         """
         now, memory = self._clock(), self._memories.get(key)
-        self._looked_at.pop(key, None)
         try:
-            model = await find(self._cluster, key, lambda name: self._names(key, name))
+            model = find(self._known, key)
         except Forbidden:
             # Whoever takes rights away in one namespace holds up no other.
             self._tell(self._turns.forget(key))
             raise
+        self._names(key, "" if model is None else model.class_name)
         if model is None:
-            for known in (self._memories, self._written, self._ending):
-                known.pop(key, None)
+            for remembered in (self._memories, self._ending):
+                remembered.pop(key, None)
             self._tell(self._turns.forget(key))
             return None
         *ending, again_at = self._ending.get(key, ("", 0, now))
         if ending == [model.uid, model.generation] and now < again_at:
             return again_at - now
-        if memory is None and not model.status and not any(await bodies_of(self._cluster, key)):
-            # Nobody has ever reported on it, and all names are free: there is nothing of it.
-            try:
-                return await self._bring_about(nothing_of(model), now)
-            except Conflict as error:
-                _log.info("%s: new, but not alone: %s", key, error, extra=key.fields())
-        observed = await observe(self._cluster, self._sidecars, model, memory or Memory(), now)
+        observed = await observe(self._known, self._sidecars, model, memory or Memory(), now)
         try:
             return await self._bring_about(observed, now)
         except ClusterError:
@@ -121,22 +106,19 @@ class Reconciler:
             await self._tell_of_bug(observed, bug, now)
             raise
 
-    def _names(self, key: Key, class_name: str | None) -> None:
-        if class_name is None:
-            self._classes.pop(key, None)
-        else:
+    def _names(self, key: Key, class_name: str) -> None:
+        if class_name:
             self._classes[key] = class_name
+        else:
+            self._classes.pop(key, None)
 
     async def _bring_about(self, observed: Observed, now: float) -> float:
         """As `reconcile`, once it is known what is there."""
         key = observed.model.key
-        seen = observed
         try:
-            observed, planned, outcome = await self._act(seen, now)
+            observed, planned, outcome = await self._act(observed, now)
             if planned.unfinished and outcome.failure is None:
-                # From what was written, without reading everything again.
-                seen = observed
-                observed, planned, outcome = await self._act(seen, now)
+                observed, planned, outcome = await self._act(observed, now)
             await self._report(observed, planned, outcome, now)
         except Gone:
             # The namespace or the object itself is being deleted. Its end makes another event.
@@ -152,17 +134,16 @@ class Reconciler:
             raise
         if outcome.failure is not None:
             raise outcome.failure.error
-        found = observed.children.get(Kind.AUTOSCALER)
-        # One that was written just now may hold what somebody else did meanwhile.
-        if found is not None and found is seen.children.get(Kind.AUTOSCALER):
-            self._looked_at[key] = autoscaling.looked_at(found.body)
         return planned.come_back_after
 
     async def _act(self, observed: Observed, now: float) -> tuple[Observed, Plan, Outcome]:
         """One plan and its steps; with it what is there afterwards."""
         key = observed.model.key
-        may_begin = self._turns.may_begin(key)
-        planned = plan(observed, self._images, now, self._calendar(), may_begin=may_begin)
+        planned = self._plan(observed, now)
+        if planned.creates and (taken := await names_taken(self._cluster, key, planned.creates)):
+            # Without our label it is not in the cache.
+            observed = replace(observed, children={**observed.children, **taken})
+            planned = self._plan(observed, now)
         if (wait := self._edits_wait(key)) > 0:
             # The status says so until edits are quick again, and brings none of them forward.
             sooner = min(wait + LONGEST_SPACING_SECONDS, planned.come_back_after)
@@ -171,6 +152,9 @@ class Reconciler:
         self._note(key, _begun(observed, planned), planned)
         await self._latch(observed, planned)
         outcome = await take(self._cluster, key, planned)
+        for kind, why in observed.unseen.items():
+            unknown = Failure(kind=kind, name=child_name(kind, key.name), error=why)
+            outcome = replace(outcome, failure=outcome.failure or unknown)
         memory = self._memories[key] = replace(
             observed.memory,
             applied={**observed.memory.applied, **outcome.applied},
@@ -178,6 +162,10 @@ class Reconciler:
         )
         found = after(observed, live=outcome.live, deleted=outcome.deleted, memory=memory)
         return found, planned, outcome
+
+    def _plan(self, observed: Observed, now: float) -> Plan:
+        may_begin = self._turns.may_begin(observed.model.key)
+        return plan(observed, self._images, now, self._calendar(), may_begin=may_begin)
 
     def _note(self, key: Key, found: Body, planned: Plan) -> None:
         waits = planned.pending is not None and planned.pending.hold is Hold.TURN
@@ -246,9 +234,9 @@ class Reconciler:
     async def _write(self, model: Model, found: Body) -> None:
         manifest = status.status_manifest(model, found)
         body = await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
-        # Its event may stand for earlier ones. What these brought is news then, or shows here.
-        alone = status.only(found, model.status, body.get("status") or {})
-        self._written[model.key] = body["metadata"]["resourceVersion"] if alone else ""
+        # The cache knows it now, and takes none of the events before it.
+        if not status.only(found, model.status, body.get("status") or {}):
+            self._look_at(model.key)
 
     async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:
         """Say in the status that the operator has a bug which something of this model's shows."""

@@ -98,7 +98,7 @@ async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences()
         await asyncio.sleep(0.1)
         source.names = ["b", "c"]
         await asyncio.sleep(10)
-    assert listening.told == ["+a", "+b", "-a", "+c"]
+    assert listening.told == ["+a", "+b", "+c", "-a"]
     assert source.asked == ["list", "watch 100", "list", "watch 100"]
 
 
@@ -198,6 +198,70 @@ def test_what_fails_for_one_object_costs_no_other(where: str, kind: type[BaseExc
         for name in ("bad", "good"):
             cache.take(Event(type=change, found=an_object(name), version="1"))
     assert {f"{step} good" for step in ("read", "seen", "gone")} <= set(told)
-    cache.replace({"bad": "bad", "good": "good"})
-    cache.replace({})
+    for name in ("bad", "good"):
+        cache.add(an_object(name))
+    cache.end_list(set(), "1")
     assert cache.left_out > 0
+
+
+def versioned(name: str, version: int, **more: str) -> Object:
+    return {"metadata": {"uid": name, "resourceVersion": str(version)}, "name": name, **more}
+
+
+class Versions:
+    """A cache that keeps names, and what it tells."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.cache: Cache[str] = Cache(
+            lambda found: str(found["said"]),
+            seen=lambda said: self.told.append(f"+{said}"),
+            gone=lambda said: self.told.append(f"-{said}"),
+            renewed=lambda said: self.told.append(f"={said}"),
+        )
+
+    def event(self, kind: EventType, version: int, said: str) -> None:
+        found = versioned("a", version, said=said)
+        self.cache.take(Event(type=kind, found=found, version=str(version)))
+
+
+def test_what_a_write_of_ours_made_is_known_at_once_and_no_news() -> None:
+    versions = Versions()
+    versions.event(EventType.ADDED, 7, "old")
+    versions.cache.wrote(versioned("a", 9, said="ours"))
+    versions.event(EventType.MODIFIED, 8, "stale")
+    versions.event(EventType.MODIFIED, 9, "ours")
+    assert versions.told == ["+old", "=ours", "=ours"]
+    versions.event(EventType.MODIFIED, 10, "another's")
+    versions.cache.wrote(versioned("a", 9, said="ours"))
+    assert versions.told[3:] == ["+another's"]
+
+
+def test_a_deletion_and_a_list_from_before_a_write_of_ours_take_nothing_away() -> None:
+    versions = Versions()
+    versions.cache.wrote(versioned("a", 9, said="ours"))
+    versions.event(EventType.DELETED, 8, "stale")
+    versions.cache.end_list(set(), "8")
+    assert versions.told == ["=ours"]
+    versions.cache.end_list(set(), "10")
+    assert versions.told == ["=ours", "-ours"]
+
+
+@pytest.mark.looptime
+async def test_why_a_collection_cannot_be_listed_is_known_until_it_can() -> None:
+    class Refusing(PretendSource):
+        async def list(self, collection: Collection) -> AsyncIterator[Event]:
+            if not self.names:
+                raise Forbidden("pods is forbidden")
+            async for one in super().list(collection):
+                yield one
+
+    listening, source = Listening(), Refusing([], [])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.wait_for(listening.cache.tried.wait(), 1)
+        assert not listening.cache.complete.is_set()
+        assert isinstance(listening.cache.failure, Forbidden)
+        source.names = ["pod"]
+        await asyncio.sleep(60)
+        assert listening.cache.complete.is_set()
+        assert listening.cache.failure is None

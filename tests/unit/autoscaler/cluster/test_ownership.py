@@ -123,15 +123,18 @@ def cost_of_a_list(count: int) -> int:
     known = fleet([pod(number, owner=f"theirs-{number}") for number in range(count)])
     listed = [Owned(uid=f"theirs-{number}", model=KEY, owner="") for number in range(count)]
 
-    def unread(found: object) -> Owned:
-        raise NotImplementedError
-
-    cache = Cache(unread, seen=known.ownership.seen, gone=known.ownership.gone)
-    found = {one.uid: one for one in listed}
+    by_uid = {one.uid: one for one in listed}
+    cache = Cache(
+        lambda found: by_uid[found["metadata"]["uid"]],
+        seen=known.ownership.seen,
+        gone=known.ownership.gone,
+    )
 
     def take_in() -> None:
-        cache.replace(found)
-        cache.replace({})
+        for uid in by_uid:
+            cache.add({"metadata": {"uid": uid}})
+        cache.end_list(set(by_uid), "8")
+        cache.end_list(set(), "9")
 
     return steps(take_in)
 

@@ -8,19 +8,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER
 from batchedmodel_kube.admin_client import Whom
-from batchedmodel_kube.client import Client
 from batchedmodel_kube.manifest.spec import PullPolicy
-from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
-from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.settings import OperatorSettings
 
 WHOM = Whom(model="minilm", pod="uid-1")
@@ -168,32 +162,6 @@ async def test_the_reason_of_an_adapter_is_one_line_and_short() -> None:
     assert found is not None
     assert len(found[0].reason) == 256
     assert found[0].reason.startswith("a?ba?b")
-
-
-async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> None:
-    # An empty list is `null` to some API servers.
-    asked = []
-
-    async def answer(request: web.Request) -> web.Response:
-        asked.append((request.path, dict(request.query)))
-        if "continue" in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "7"}, "items": None})
-        return web.json_response({"metadata": {"continue": "next"}, "items": [{"n": 1}, {"n": 2}]})
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    async with TestServer(application) as server:
-        client = Client(Configuration(host=str(server.make_url(""))))
-        cluster = KubernetesCluster(client)
-        for namespace in ("team", ""):
-            found = [body["n"] async for body in cluster.each(Kind.CONFIG_MAP, namespace)]
-            assert found == [1, 2]
-        await client.close()
-    pages = [{"limit": "100"}, {"limit": "100", "continue": "next"}]
-    assert asked == [
-        *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
-        *(("/api/v1/configmaps", page) for page in pages),
-    ]
 
 
 def test_who_answers_in_the_place_of_a_pod_is_named_in_one_line() -> None:

@@ -22,5 +22,5 @@ async def test_who_does_not_lead_writes_nothing() -> None:
         with pytest.raises(Unreachable, match="leads no more"):
             await write()
     with pytest.raises(Unreachable, match="Cannot connect"):
-        await cluster.get(Kind.BATCHED_MODEL, "team", "minilm")
+        await cluster.read(Kind.BATCHED_MODEL, "team", "minilm")
     await client.close()

@@ -1,10 +1,10 @@
 """Conditions of a model with thousands of pods, of which other looks wait."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from batchedmodel_operator.conditions.view import Counts, View
-from batchedmodel_operator.observed.state import Pod, model_from, nothing_of
+from batchedmodel_operator.observed.memory import Memory
+from batchedmodel_operator.observed.state import Observed, Pod, model_from
 from batchedmodel_operator.planning.plan import plan
 from support.operator_world import IMAGES, manifest
 from support.steps import CountedText, steps
@@ -27,7 +27,7 @@ def view(count: int) -> View:
         )
         for number in range(count)
     )
-    observed = replace(nothing_of(model), pods=pods)
+    observed = Observed(model=model, children={}, revisions=(), pods=pods, memory=Memory())
     planned = plan(observed, IMAGES, 0.0, datetime(2026, 1, 1, tzinfo=UTC))
     return View(
         observed=observed,

@@ -80,10 +80,19 @@ async def test_one_reconcile_makes_all_that_a_new_model_with_an_autoscaler_needs
     assert world.cluster.writes == writes
 
 
-async def test_of_a_model_that_nobody_has_reported_on_nothing_is_listed() -> None:
+async def test_the_api_server_is_read_before_children_are_made_and_never_else() -> None:
     world = World(SCALED)
     await world.look()
-    assert world.cluster.reads == 1 + len(CHILDREN), "whether all names are free"
+    assert world.cluster.reads >= len(CHILDREN), "whether all names are free"
+    world.start_pod("1")
+    world.all_ready()
+    await world.settle()
+    before = world.cluster.reads
+    for _ in range(10):
+        await world.look()
+    world.spec({**SCALED, "batching": {"maxBatchSize": 7}})
+    await world.settle()
+    assert world.cluster.reads == before
 
 
 async def test_children_without_a_report_are_met_all_the_same() -> None:

@@ -127,8 +127,7 @@ async def test_what_a_stranger_makes_between_reconcile_and_apply_stays_his(kind:
         world.cluster.put(theirs)
 
     world.cluster.before_pods = appears
-    with pytest.raises(Conflict):
-        await world.look()
+    await world.look()
     world.cluster.before_pods = lambda: None
     assert world.child(kind)["spec"]["theirs"] == 1
     assert "ownerReferences" not in world.child(kind)["metadata"]
@@ -226,26 +225,26 @@ async def test_in_a_namespace_that_is_going_nothing_is_tried_again() -> None:
     assert not world.has(Kind.SERVICE)
 
 
-async def test_while_a_namespace_goes_events_make_no_requests_but_one() -> None:
+async def test_while_a_namespace_goes_events_make_no_requests() -> None:
     world = World()
     await world.settle()
     world.spec({"model": {"handler": "simulated", "env": {"A": "b"}}})
     world.cluster.failures[Kind.CONTROLLER_REVISION] = Gone("is being terminated")
     await world.look()
-    before = world.cluster.reads, world.cluster.writes
+    tried = world.cluster.applies
     for _ in range(20):
         world.now += 1
         delay = await world.look()
-    assert (world.cluster.reads, world.cluster.writes) == (before[0] + 20, before[1])
+    assert world.cluster.applies == tried
     assert delay is not None
     assert delay <= 10
     world.now += delay
     await world.look()
-    assert world.cluster.reads > before[0] + 21, "the API server may have been wrong"
+    assert world.cluster.applies > tried, "the API server may have been wrong"
     world.spec({"model": {"handler": "simulated", "env": {"A": "c"}}})
-    before = world.cluster.reads, 0
+    tried = world.cluster.applies
     await world.look()
-    assert world.cluster.reads > before[0] + 1, "a person's edit is tried"
+    assert world.cluster.applies > tried, "a person's edit is tried"
 
 
 async def test_a_model_made_anew_in_a_namespace_that_was_going_is_looked_after() -> None:

@@ -219,10 +219,7 @@ async def test_a_model_that_may_not_be_read_any_more_gives_its_place_back() -> N
     world = await _upgrading()
     world.turns.note(OTHER, SETTLED, waits=True)
 
-    async def forbidden(*_: Any, **__: Any) -> Any:
-        raise Forbidden("cannot get resource")
-
-    world.cluster.get = forbidden  # type: ignore[method-assign]
+    world.cluster.hidden[Kind.BATCHED_MODEL] = Forbidden("cannot list resource")
     with pytest.raises(Forbidden):
         await world.look()
     assert world.turns.may_begin(OTHER)

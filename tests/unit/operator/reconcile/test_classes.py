@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed.state import Key
 from support.operator_world import KEY, SIMULATED, World
 
 NAMED: dict[str, Any] = {**SIMULATED, "className": "gpu"}
@@ -110,9 +108,12 @@ async def test_a_class_that_spoils_a_manifest_is_named_and_what_runs_goes_on() -
 
 async def test_a_class_that_cannot_be_read_is_named() -> None:
     world = World(NAMED)
-    write_class(world, Unread(why="is too deep"))
+    write_class(world, {"batching": "x" * 70_000})
     await world.settle()
-    assert "BatchedModelClass gpu: spec: is too deep" in world.condition("Reconciled")["message"]
+    assert (
+        "BatchedModelClass gpu: spec: spec has 70016 bytes"
+        in world.condition("Reconciled")["message"]
+    )
 
 
 async def test_whoever_names_a_class_is_known_until_it_does_not() -> None:
@@ -128,23 +129,3 @@ async def test_whoever_names_a_class_is_known_until_it_does_not() -> None:
     del world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
     await world.look()
     assert world.of_class("missing") == ()
-
-
-async def test_an_edit_of_a_class_just_after_its_first_reader_has_read_it_brings_another_look() -> (
-    None
-):
-    world = World(NAMED)
-    write_class(world, {})
-    told: list[Key] = []
-    get = world.cluster.get
-
-    async def edited_after(kind: Kind, namespace: str, name: str) -> Body | None:
-        found = await get(kind, namespace, name)
-        if kind is Kind.MODEL_CLASS:
-            # The watch tells of an edit before the reader has gone on.
-            told.extend(world.of_class(name))
-        return found
-
-    world.cluster.get = edited_after  # type: ignore[method-assign]
-    await world.look()
-    assert told == [KEY]

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_kube.election import Election
 from batchedmodel_operator import __main__ as entry
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed.state import Key
-from batchedmodel_operator.reconcile.work_queue import Workers
 from batchedmodel_operator.settings import OperatorSettings
 from support.pretend_api_server import becomes, pretend_api_server
 
 READS = 16 * 8
-"""Of all looks that there are at once, which read eight objects each."""
+"""More than there are at once."""
 SETTINGS = OperatorSettings(
     sidecar_image="sidecar", model_server_image="server", namespace="ns", probe_port=0
 )
@@ -28,7 +26,7 @@ async def test_the_lease_is_dated_by_the_api_servers_clock(
 
     async with pretend_api_server(tmp_path) as (server, kubeconfig):
         server.date = "Tue, 06 May 2031 07:08:09 GMT"
-        monkeypatch.setattr(entry, "_lead", lead)
+        monkeypatch.setattr(entry.Operator, "lead", lead)
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         await entry._run(SETTINGS)
@@ -43,27 +41,24 @@ async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
     async with pretend_api_server(tmp_path) as (server, kubeconfig):
         renewed = False
 
-        async def lead(
-            watching: entry.Watching, election: Election, workers: Workers[Key], told: asyncio.Event
-        ) -> None:
+        async def lead(operator: entry.Operator, stop: asyncio.Event) -> None:
             nonlocal renewed
             server.hangs = True
+            election = operator._candidacy
+            cluster = KubernetesCluster(operator._client)
             reads = [
-                asyncio.create_task(
-                    watching.cluster.get(Kind.BATCHED_MODEL, "team", f"model-{number}")
-                )
+                asyncio.create_task(cluster.read(Kind.BATCHED_MODEL, "team", f"model-{number}"))
                 for number in range(READS)
             ]
-            losing = asyncio.create_task(election.lost())
             await becomes(lambda: server.unanswered >= 100)
             before = server.renewals
             await becomes(lambda: server.renewals >= before + 2, seconds=6)
             renewed = election.leads()
-            for task in (*reads, losing):
+            for task in reads:
                 task.cancel()
-            await asyncio.gather(*reads, losing, return_exceptions=True)
+            await asyncio.gather(*reads, return_exceptions=True)
 
-        monkeypatch.setattr(entry, "_lead", lead)
+        monkeypatch.setattr(entry.Operator, "lead", lead)
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         await entry._run(SETTINGS)

@@ -3,37 +3,20 @@
 import asyncio
 import logging
 import os
+import signal
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_kube.client import Client
 from batchedmodel_kube.election import Election
 from batchedmodel_kube.reading import Object
 from batchedmodel_operator import __main__ as entry
-from batchedmodel_operator.cluster.client import KubernetesCluster
+from batchedmodel_operator.cluster.store import WATCHED
 from batchedmodel_operator.observed.state import Key
-from batchedmodel_operator.reconcile.turns import Turns
-from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
-
-
-class _BrokenWorkers(Workers[Key]):
-    async def run(self) -> None:
-        await asyncio.sleep(3)
-        raise ValueError("a bug")
-
-
-async def _nobody(key: Key) -> None:
-    return None
-
-
-async def _watch(cluster: object, add: object, namespaces: object, told: asyncio.Event) -> None:
-    await told.wait()
-
-
-async def _nothing_new(watching: object) -> bool:
-    return True
+from batchedmodel_operator.reconcile.work_queue import Workers
+from batchedmodel_operator.settings import OperatorSettings
+from support.pretend_api_server import becomes, pretend_api_server
 
 
 async def _no_lease() -> Object | None:
@@ -44,52 +27,46 @@ async def _written(body: Object) -> None:
     return
 
 
-@pytest.mark.looptime
+_SETTINGS = OperatorSettings(
+    sidecar_image="sidecar", model_server_image="server", namespace="ns", probe_port=0
+)
+
+
 async def test_workers_that_fail_end_the_watching_and_are_raised(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entry, "_watch", _watch)
-    monkeypatch.setattr(entry, "_look_at_all", _nothing_new)
+    async def broken(self: Workers[Key]) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Workers, "run", broken)
     exits: list[int] = []
     monkeypatch.setattr(os, "_exit", exits.append)
-    loop = asyncio.get_running_loop()
-    election = Election(
-        read=_no_lease,
-        write=_written,
-        namespace="system",
-        name="operator",
-        identity="a",
-        clock=loop.time,
-        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    )
-    await election.won()
-    workers = _BrokenWorkers(
-        WorkQueue(lambda: 0.5, group=lambda key: key, places=2),
-        _nobody,
-        at_most=1,
-        clock=loop.time,
-    )
-    watching = entry.Watching(
-        cluster=KubernetesCluster(Client(Configuration())),
-        add=_add,
-        class_changed=lambda name: None,
-        turns=Turns(1),
-        look_at=lambda key: None,
-        namespaces=(),
-    )
-    told = asyncio.Event()
-    with pytest.raises(ValueError, match="a bug"):
-        async with asyncio.timeout(60):
-            await entry._lead(watching, election, workers, told)
-    assert loop.time() == 3
-    # An orderly end is not taken for the loss of the Lease.
-    await election.release()
-    await asyncio.sleep(10)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with pretend_api_server(tmp_path) as (server, kubeconfig):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        with pytest.raises(ValueError, match="a bug"):
+            async with asyncio.timeout(60):
+                await entry._run(_SETTINGS)
+        # An orderly end is not taken for the loss of the Lease, which it gives back.
+        assert server.lease is not None
+        assert not server.lease["spec"]["holderIdentity"]
     assert exits == []
 
 
-def _add(key: Key, *, awaited: bool = False, version: str = "", autoscaler: str = "") -> None:
-    """Nobody comes."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_an_operator_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with pretend_api_server(tmp_path) as (server, kubeconfig):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        running = asyncio.create_task(entry._run(_SETTINGS))
+        await becomes(lambda: len(server.watches) >= len(WATCHED), seconds=30)
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(4):
+            await running
+        assert server.lease is not None
+        assert not server.lease["spec"]["holderIdentity"]
 
 
 def test_the_process_says_what_failed_and_ends_with_a_code(
