@@ -1,8 +1,8 @@
 """Simulates a manifest's pods that serve batches; `texts` does so for generated text.
 
 A Kubernetes Service spreads requests over its pods at random, so each pod gets a random part of the
-traffic. Drawn traffic can be of any length: of a large fleet only as many pods are simulated as
-serve the wished number of requests. A trace has its length, so all pods are simulated.
+traffic. Drawn traffic can be of any length, so one pod is simulated, with the wished number of
+requests. A trace has its length, so all pods are simulated.
 
 A policy in front of an upstream server learns the device from the traffic. It has learnt before the
 requests that count: the question is about a pod that has run for days, not about its first seconds.
@@ -31,9 +31,6 @@ from batchedmodel_scheduling.latency.batch_times import Curve
 _OUR_DEPTH: Final = 2
 _UPSTREAM_DEPTH: Final = 1
 """Batches that each worker takes at once: of our model server, and of an upstream one."""
-_MOST_DRAWN: Final = 2_000_000
-_FEWEST_PER_POD: Final = 100
-_LONGEST_SECONDS: Final = 1e6  # as a float, a time up to here is exact to a nanosecond
 _FLOOD: Final = 2.0  # times the rate of full batches of typical items
 _PATIENCE_SECONDS: Final = 86_400.0
 _LESSON_BATCHES: Final = 128  # full ones; far more than a policy needs to learn a curve
@@ -107,7 +104,7 @@ class BatchPods:
     ) -> tuple[list[Request], Run, int]:
         """What a part of the fleet was offered, how it went, and how many pods that part has."""
         self.on_run()
-        total, pods = self._sizes(replicas, rate)
+        pods, total = self.traffic.part(replicas)
         fleet, begins = list[tuple[Policy, Plant]](), 0
         for _ in range(pods):
             policy, begins = self._new_policy(settings)
@@ -168,15 +165,6 @@ class BatchPods:
             return offered
         ours = stream(self.seed, "thinning").random(total) < part
         return [offered[n] for n in ours.nonzero()[0].tolist()]
-
-    def _sizes(self, replicas: int, rate: float) -> tuple[int, int]:
-        """Requests to a fleet of so many replicas, and how many of its pods are simulated."""
-        most = self.traffic.requests
-        longest = max(_FEWEST_PER_POD * replicas, int(rate * _LONGEST_SECONDS))
-        if self.traffic.recorded:
-            return min(most, longest), replicas
-        total = min(most * replicas, _MOST_DRAWN, longest)
-        return total, min(replicas, -(-replicas * most // total))
 
 
 def longest_measured(profile: Profile) -> int:

@@ -25,7 +25,6 @@ from batchedmodel_kube.manifest.pod_settings import batch_settings
 from batchedmodel_kube.manifest.spec import Spec
 
 _NANOSECONDS: Final = 1e9
-_MOST_DRAWN: Final = 1_000_000
 _LESSON_SECONDS: Final = 60.0
 _LESSONS: Final = 2000
 """Requests of a lesson, at most."""
@@ -55,9 +54,7 @@ class TextPods:
         """See `study.Pods`."""
         self.on_run()
         traffic = self.traffic
-        pods, total = replicas, traffic.requests
-        if not traffic.recorded:
-            pods, total = 1, max(2, min(total * replicas, _MOST_DRAWN))
+        pods, total = traffic.part(replicas)
         times = traffic.arrivals.times(total, rate, stream(self.seed, "arrivals"))
         first = times[0] - round(_LESSON_SECONDS * _NANOSECONDS)
         calls = self._calls(settings, [at - first for at in times])

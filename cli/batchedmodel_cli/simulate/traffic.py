@@ -50,6 +50,15 @@ class Traffic:
         """Whether the times are a trace's, so that there are no more of them."""
         return self.priorities is not None
 
+    def part(self, replicas: int) -> tuple[int, int]:
+        """How many of the replicas are simulated, and how many requests go to all of them.
+
+        Of drawn traffic one is, with a random part of it: there is as much as is wished.
+        """
+        if self.recorded:
+            return replicas, self.requests
+        return 1, self.requests * replicas
+
 
 def drawn(
     *,

@@ -179,10 +179,11 @@ def test_without_a_target_it_is_the_throughput_times_the_utilisation_that_is_mea
     assert found.outlook.highest_rate == pytest.approx(100)
 
 
-def test_replicas_are_added_until_99_percent_are_in_time() -> None:
-    pods = pretended(rate=995.0, capacity=EQUAL)
+@pytest.mark.parametrize(("rate", "needed"), [(9.0, 1), (995.0, 10), (6440.0, 64), (6500.0, None)])
+def test_replicas_are_added_until_99_percent_are_in_time(rate: float, needed: int | None) -> None:
+    pods = pretended(rate=rate, capacity=EQUAL)
     found = answer(spec(target_latency_milliseconds=50), pods)
-    assert found.replicas_needed == 10
+    assert found.replicas_needed == needed
 
 
 def test_replicas_are_looked_for_where_the_given_ones_sustain_no_rate_at_all() -> None:
