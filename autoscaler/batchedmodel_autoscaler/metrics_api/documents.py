@@ -94,16 +94,8 @@ def metric_values(
     if version == "v1beta1":
         item |= {"metricName": metric, "window": window_seconds}
     else:
-        item |= {
-            "metric": {"name": metric, "selector": None},
-            "windowSeconds": window_seconds,
-        }
-    return {
-        "kind": "MetricValueList",
-        "apiVersion": f"{METRICS_GROUP}/{version}",
-        "metadata": {},
-        "items": [item],
-    }
+        item |= {"metric": {"name": metric, "selector": None}, "windowSeconds": window_seconds}
+    return _list("MetricValueList", f"{METRICS_GROUP}/{version}", item)
 
 
 def external_values(
@@ -117,12 +109,11 @@ def external_values(
         "window": window_seconds,
         "value": quantity(value),
     }
-    return {
-        "kind": "ExternalMetricValueList",
-        "apiVersion": f"{EXTERNAL_METRICS_GROUP}/{version}",
-        "metadata": {},
-        "items": [item],
-    }
+    return _list("ExternalMetricValueList", f"{EXTERNAL_METRICS_GROUP}/{version}", item)
+
+
+def _list(kind: str, api_version: str, item: Document) -> Document:
+    return {"kind": kind, "apiVersion": api_version, "metadata": {}, "items": [item]}
 
 
 def _time(moment: datetime) -> str:

@@ -7,7 +7,6 @@ Namespaces take turns, so that thousands of models of one keep no other's waitin
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +18,6 @@ from batchedmodel_autoscaler.state.capacity_estimator import is_news
 from batchedmodel_kube.capacity import FIELD, Capacity
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused
-from batchedmodel_kube.informer import pause_after
 from batchedmodel_kube.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 
 logger: Final = logging.getLogger(__name__)
@@ -69,18 +67,9 @@ class CapacityWriter:
 
     async def run(self) -> None:
         """Write what is news for as long as the task lives."""
-        failures = 0
         while True:
-            pause = _LOOK_SECONDS
-            if failures:
-                pause += pause_after(failures, random.random())
-            await asyncio.sleep(pause)
-            try:
-                await self._look()
-                failures = 0
-            except ClusterError as error:
-                failures += 1
-                logger.warning("what was learnt could not be written: %s", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._look()
 
     async def _look(self) -> None:
         models = self._models()
@@ -110,23 +99,17 @@ class CapacityWriter:
 
     async def _write_all(self, due: Mapping[str, Iterable[_News]]) -> None:
         failing: set[str] = set()
-        failure, wrote = None, False
         for model, capacity in islice(_in_turns(due), MOST_WRITES):
-            if model.key.namespace in failing:
+            namespace = model.key.namespace
+            if namespace in failing:
                 continue
             if not self._leads():
                 return
-            try:
-                await self._write(model, capacity)
-                wrote = True
-            except ClusterError as error:
+            if not await self._write(model, capacity):
                 # One namespace may fail by itself. If a second one fails too, all do.
-                failing.add(model.key.namespace)
-                failure = error
+                failing.add(namespace)
                 if len(failing) > 1:
-                    raise
-        if failure is not None and not wrote:
-            raise failure
+                    return
 
     def _is_due(self, model: Model, capacity: Capacity) -> bool:
         if not is_news(capacity, model.capacity):
@@ -138,7 +121,8 @@ class CapacityWriter:
         news = before.refused or is_news(capacity, before.capacity)
         return news and self._clock() - before.at >= LEAST_SECONDS
 
-    async def _write(self, model: Model, capacity: Capacity) -> None:
+    async def _write(self, model: Model, capacity: Capacity) -> bool:
+        """Whether others of its namespace may be written, whatever became of this one."""
         key = model.key
         before = self._written.get(key)
         written = _Written(capacity=capacity, uid=model.uid, at=self._clock())
@@ -155,21 +139,17 @@ class CapacityWriter:
         }
         try:
             await self._apply(path, manifest, manager=FIELD_MANAGER)
-            logger.info(
-                "%s/%s: learnt %s",
-                *(key.namespace, key.name, manifest["status"][FIELD]),
-                extra=key.fields(),
-            )
         except (Gone, Conflict):
             # Another may have its name. There is nothing to write.
-            return
+            return True
         except ClusterError as error:
             self._written[key] = replace(written, refused=True)
-            if not isinstance(error, Refused):
-                # It is not for this model alone.
-                raise
             if before is None or not before.refused:
                 logger.warning("%s/%s: %s", key.namespace, key.name, error, extra=key.fields())
+            return isinstance(error, Refused)
+        learnt = manifest["status"][FIELD]
+        logger.info("%s/%s: learnt %s", key.namespace, key.name, learnt, extra=key.fields())
+        return True
 
 
 def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:
