@@ -236,7 +236,7 @@ class _Loop:
             PodState(
                 ready=pod.ready_at <= now,
                 leaving=pod.leaving_since is not None,
-                history=self._histories.get(pod.name),
+                history=self._histories.get(pod.name, History()),
             )
             for pod in self._replicas.pods
         ]

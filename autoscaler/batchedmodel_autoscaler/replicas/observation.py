@@ -15,6 +15,7 @@ from batchedmodel_autoscaler.replicas.windows import (
     Window,
     covered_seconds,
 )
+from batchedmodel_contract.processes.stats import SidecarStats
 
 _POLLS_MISSED: Final = 3
 _GRACE_SECONDS: Final = 1.0
@@ -26,8 +27,7 @@ class PodState:
 
     ready: bool
     leaving: bool
-    history: History | None
-    """None when it was never heard."""
+    history: History
 
 
 def model_sight(
@@ -42,7 +42,7 @@ def model_sight(
 ) -> ModelObservation:
     """One model; `departed` is the work of pods and of runs of sidecars since gone."""
     left = [window for window in departed if not window.over(now)]
-    windows = [None if pod.history is None else pod.history.window() for pod in pods]
+    windows = [pod.history.window() for pod in pods]
     told = [window for window in windows if window is not None]
     seconds = max(SHORTEST_SECONDS, covered_seconds([*left, *told], now))
     stale = _POLLS_MISSED * poll_seconds + _GRACE_SECONDS
@@ -61,37 +61,33 @@ def model_sight(
 def _pod(
     pod: PodState, window: Window | None, seconds: float, stale: float, now: float
 ) -> PodObservation:
-    expected = pod.ready and not pod.leaving
-    history = pod.history
-    if history is None:
+    expected, history = pod.ready and not pod.leaving, pod.history
+    if history.stats is None:
         return PodObservation(expected=expected, answers=False, now=Demand(), last=Demand())
-    rate = window.work(now) / seconds if window is not None else 0.0
-    if now - history.received > stale:
-        panic = window.work(now, PANIC_SECONDS) / PANIC_SECONDS if window is not None else 0.0
-        last = window.rate if window is not None else 0.0
-        return PodObservation(
-            expected=expected,
-            answers=False,
-            now=Demand(work_rate=rate, panic_rate=panic),
-            # Nobody has seen its panic window: it counts as what it told of the minute.
-            last=_waiting(history, Demand(work_rate=last, panic_rate=last)),
-        )
-    asked = Demand()
+    asked = last = Demand()
     if window is not None:
         asked = Demand(
-            work_rate=rate, panic_rate=window.panic_rate, panic_variance=window.panic_variance
+            work_rate=window.work(now) / seconds,
+            panic_rate=window.panic_rate,
+            panic_variance=window.panic_variance,
         )
+        # Nobody has seen a silent pod's panic window: it counts as what it told of the minute.
+        last = Demand(work_rate=window.rate, panic_rate=window.rate)
+    if now - history.received > stale:
+        if window is not None:
+            panic = window.work(now, PANIC_SECONDS) / PANIC_SECONDS
+            asked = Demand(work_rate=asked.work_rate, panic_rate=panic)
+        last = _waiting(history, history.stats, last)
+        return PodObservation(expected=expected, answers=False, now=asked, last=last)
     # What waits in a pod that leaves is worked off by that pod itself.
     if not pod.leaving:
-        asked = _waiting(history, asked)
+        asked = _waiting(history, history.stats, asked)
     return PodObservation(expected=expected, answers=True, now=asked, last=asked)
 
 
-def _waiting(history: History, asked: Demand) -> Demand:
+def _waiting(history: History, stats: SidecarStats, asked: Demand) -> Demand:
     """`asked`, and what waits in the pod."""
-    stats, gauges = history.stats, history.gauges()
-    if stats is None:
-        return Demand()
+    gauges = history.gauges()
     asked = replace(
         asked,
         queue_length=gauges.queue_length,

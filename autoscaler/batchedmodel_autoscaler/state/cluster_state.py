@@ -70,7 +70,7 @@ class _KnownPod:
     """A pod with the label of a model, whosever it is."""
 
     pod: Pod
-    history: History | None = None
+    history: History = field(default_factory=History)
     startup_seconds: float | None = None
     """Of its first start: a pod that loses its readiness and gets it back has not started again."""
     watched: bool = False
@@ -143,8 +143,7 @@ class ClusterState:
         if known is None:
             return
         self.ownership.pod_gone(known.pod.model, pod.uid)
-        if known.history is not None:
-            self._leave_behind(known.pod, known.history.window())
+        self._leave_behind(known.pod, known.history.window())
 
     # What the poller reads and writes.
 
@@ -164,8 +163,6 @@ class ClusterState:
         known = self._pods.get(uid)
         if known is None or not self.ownership.is_of(known.pod.model, uid):
             return
-        if known.history is None:
-            known.history = History()
         capacity = self._models[known.pod.model].capacity
         is_its = capacity is not None and capacity.revision == known.pod.revision
         known.history.rows_per_second = capacity.rows_per_second if capacity and is_its else None
@@ -205,9 +202,7 @@ class ClusterState:
     def work_is_known(self, key: ModelKey) -> bool:
         """Whether all ready pods told their work in seconds of a device, and there are any."""
         ready = [one for one in self._own_pods(key) if one.pod.ready and not one.pod.leaving]
-        return bool(ready) and all(
-            one.history is not None and one.history.window() is not None for one in ready
-        )
+        return bool(ready) and all(one.history.window() is not None for one in ready)
 
     def models(self) -> list[Model]:
         """All there are."""
@@ -226,7 +221,7 @@ class ClusterState:
 
     def _ready_pods(self, key: ModelKey) -> Iterator[ReadyPod]:
         for known in self._own_pods(key):
-            stats = None if known.history is None else known.history.stats
+            stats = known.history.stats
             if known.pod.ready and not known.pod.leaving:
                 yield ReadyPod(
                     revision=known.pod.revision,
