@@ -15,33 +15,7 @@ from batchedmodel_operator.observed.memory import Announced
 from batchedmodel_operator.observed.pod_failures import PodFailureReason
 from batchedmodel_operator.observed.state import Model, digest
 
-_WARNINGS: Final = frozenset(
-    {
-        Reason.INVALID_SPEC,
-        Reason.DEFINITION_CHANGED,
-        Reason.NAME_CONFLICT,
-        Reason.CONTESTED,
-        Reason.INVALID_OBJECT,
-        Reason.FORBIDDEN,
-        Reason.QUOTA_EXCEEDED,
-        Reason.API_ERROR,
-        Reason.BELOW_MINIMUM,
-        Reason.PROGRESS_DEADLINE_EXCEEDED,
-        Reason.RECONCILE_FAILED,
-        Reason.SWITCHED_TO_IN_PLACE,
-        Reason.ROLLOUT_FAILED,
-        Reason.ROLLED_BACK,
-        Reason.PARTIAL_REPLICAS,
-        Reason.OUT_OF_REACH,
-        Reason.ADAPTER_FAILED,
-        Reason.METRICS_API_MISSING,
-        Reason.HPA_FAILING,
-        Reason.SEVERAL_AUTOSCALERS,
-        Reason.METRICS_STALE,
-        Reason.AT_MAXIMUM,
-        *PodFailureReason,
-    }
-)
+_WARNINGS: Final = frozenset((*(one for one in Reason if one.warns), *PodFailureReason))
 _SUMMARIES: Final = frozenset({"Ready", "Reconciled", "Available"})
 """Conditions that are announced when all is well, too. The others are about pods that come and go,
 which is normal under an autoscaler."""

@@ -2,43 +2,47 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 
 class Reason(StrEnum):
-    """`reason` of a condition; those of pods that fail are `PodFailureReason`s."""
+    """`reason` of a condition, and whether its Event is a warning.
+
+    Those of pods that fail are `PodFailureReason`s, and all warnings.
+    """
 
     APPLIED = "Applied"
-    INVALID_SPEC = "InvalidSpec"
+    INVALID_SPEC = "InvalidSpec", True
     CLASS_NOT_FOUND = "ClassNotFound"
-    DEFINITION_CHANGED = "DefinitionChanged"
-    NAME_CONFLICT = "NameConflict"
+    DEFINITION_CHANGED = "DefinitionChanged", True
+    NAME_CONFLICT = "NameConflict", True
     WAITING_FOR_DELETION = "WaitingForDeletion"
-    CONTESTED = "Contested"
-    INVALID_OBJECT = "InvalidObject"
-    FORBIDDEN = "Forbidden"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    API_ERROR = "ApiError"
+    CONTESTED = "Contested", True
+    INVALID_OBJECT = "InvalidObject", True
+    FORBIDDEN = "Forbidden", True
+    QUOTA_EXCEEDED = "QuotaExceeded", True
+    API_ERROR = "ApiError", True
 
     MINIMUM_REPLICAS_AVAILABLE = "MinimumReplicasAvailable"
     NO_READY_REPLICAS = "NoReadyReplicas"
-    BELOW_MINIMUM = "BelowMinimum"
+    BELOW_MINIMUM = "BelowMinimum", True
     SCALED_TO_ZERO = "ScaledToZero"
     SUSPENDED = "Suspended"
 
     NEW_REVISION_ROLLING_OUT = "NewRevisionRollingOut"
-    SWITCHED_TO_IN_PLACE = "SwitchedToInPlace"
+    SWITCHED_TO_IN_PLACE = "SwitchedToInPlace", True
     ROLLING_BACK = "RollingBack"
-    ROLLED_BACK = "RolledBack"
+    ROLLED_BACK = "RolledBack", True
     SCALING = "Scaling"
     BATCH_SETTINGS_ROLLING_OUT = "BatchSettingsRollingOut"
-    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded", True
     COMPLETE = "Complete"
 
     SERVING = "Serving"
     PARTIALLY_SERVING = "PartiallyServing"
-    RECONCILE_FAILED = "ReconcileFailed"
+    RECONCILE_FAILED = "ReconcileFailed", True
     MODEL_LOADING = "ModelLoading"
-    ROLLOUT_FAILED = "RolloutFailed"
+    ROLLOUT_FAILED = "RolloutFailed", True
 
     SCHEDULED = "Scheduled"
     WAITING_FOR_SCHEDULER = "WaitingForScheduler"
@@ -50,17 +54,17 @@ class Reason(StrEnum):
 
     SCALING_DISABLED = "ScalingDisabled"
     NOT_LOOKED = "NotLookedYet"
-    METRICS_API_MISSING = "MetricsAPIMissing"
-    METRICS_STALE = "MetricsStale"
-    SEVERAL_AUTOSCALERS = "SeveralAutoscalers"
-    HPA_FAILING = "HPAFailing"
-    AT_MAXIMUM = "AtMaximum"
+    METRICS_API_MISSING = "MetricsAPIMissing", True
+    METRICS_STALE = "MetricsStale", True
+    SEVERAL_AUTOSCALERS = "SeveralAutoscalers", True
+    HPA_FAILING = "HPAFailing", True
+    AT_MAXIMUM = "AtMaximum", True
     METRIC_VALID = "MetricValid"
 
     NO_TARGET = "NoTarget"
     NOT_MEASURED = "NotMeasured"
     WITHIN_REACH = "WithinReach"
-    OUT_OF_REACH = "OutOfReach"
+    OUT_OF_REACH = "OutOfReach", True
 
     UP_TO_DATE = "UpToDate"
     UPGRADE_PINNED = "UpgradePinned"
@@ -70,11 +74,19 @@ class Reason(StrEnum):
 
     ADAPTERS_LOADED = "AdaptersLoaded"
     ADAPTERS_LOADING = "AdaptersLoading"
-    ADAPTER_FAILED = "AdapterFailed"
+    ADAPTER_FAILED = "AdapterFailed", True
 
-    PARTIAL_REPLICAS = "PartialReplicas"
+    PARTIAL_REPLICAS = "PartialReplicas", True
     OLDER_REVISION_SERVES = "OlderRevisionServes"
     AS_EXPECTED = "AsExpected"
+
+    warns: bool
+
+    def __new__(cls, value: str, warns: bool = False) -> Self:
+        """A string, and whether it warns."""
+        member = str.__new__(cls, value)
+        member._value_, member.warns = value, warns
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from batchedmodel_operator.conditions.findings import Finding, Reason, no, unkno
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.observed.pod_failures import (
     PodFailureReason,
+    Stage,
     diagnose,
     refused_for,
     unscheduled,
@@ -18,17 +19,6 @@ from batchedmodel_operator.observed.pod_failures import (
 )
 from batchedmodel_operator.observed.state import Pod, condition
 
-BEFORE_A_NODE: Final = frozenset(
-    {
-        PodFailureReason.INSUFFICIENT_ACCELERATOR,
-        PodFailureReason.VOLUME_NOT_BOUND,
-        PodFailureReason.CLAIM_NOT_ALLOCATED,
-        PodFailureReason.UNSCHEDULABLE,
-        PodFailureReason.NODE_AFFINITY_MISMATCH,
-        PodFailureReason.TAINT_NOT_TOLERATED,
-    }
-)
-"""Failures that say nothing of the model."""
 _ILL: Final = tuple(f"the model is {state}" for state in (ModelState.HUNG, ModelState.LOST))
 
 
@@ -62,7 +52,7 @@ def model_loaded(view: View) -> Finding:
         return yes(Reason.LOADED, f"{loaded} of {len(living)} pods have loaded their model")
     if not living:
         return unknown(Reason.NO_PODS, "there are no pods to load it")
-    if diagnosis is not None and diagnosis.trouble in BEFORE_A_NODE:
+    if diagnosis is not None and diagnosis.trouble.stage is Stage.UNPLACED:
         return unknown(Reason.NOT_STARTED, diagnosis.message)
     if diagnosis is not None:
         return no(diagnosis.trouble, diagnosis.message)

@@ -7,12 +7,12 @@ from typing import Final
 
 from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
-from batchedmodel_operator.conditions.pods import BEFORE_A_NODE, hung_or_lost
+from batchedmodel_operator.conditions.pods import hung_or_lost
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed.pod_failures import (
-    REFUSED_PODS,
     PodFailureReason,
+    Stage,
     refused_pod,
 )
 from batchedmodel_operator.observed.state import condition
@@ -22,8 +22,8 @@ from batchedmodel_operator.rollout import Cause
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that go away by themselves."""
-_BEFORE_A_START: Final = BEFORE_A_NODE | REFUSED_PODS
-"""Why pods of a revision do not start that say nothing of it. Room for them may come."""
+_BEFORE_A_START: Final = (Stage.REFUSED, Stage.UNPLACED)
+"""Stages that say nothing of a revision: room for its pods may come."""
 _SUSPENDED: Final = no(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
 
 
@@ -178,9 +178,9 @@ def degraded(view: View) -> Finding:
     counts = view.counts
     if view.taken_back:
         return yes(Reason.ROLLED_BACK, view.taken_back)
-    trouble = None if view.diagnosis is None else view.diagnosis.trouble
+    stage = None if view.diagnosis is None else view.diagnosis.trouble.stage
     why = _deadline_passed(view) if view.diagnosis is None else view.diagnosis.message
-    if why and view.older and counts.ready >= counts.desired and trouble not in _BEFORE_A_START:
+    if why and view.older and counts.ready >= counts.desired and stage not in _BEFORE_A_START:
         text = f"{counts.ready} pods of an earlier revision serve; {why}"
         return yes(Reason.OLDER_REVISION_SERVES, text)
     if counts.ready < counts.desired and why:

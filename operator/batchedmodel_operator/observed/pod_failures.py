@@ -10,8 +10,8 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Final
+from enum import Enum, StrEnum, auto
+from typing import Final, Self
 
 from batchedmodel_contract.link.model_state import ModelState
 from batchedmodel_kube.manifest.spec import Spec
@@ -21,26 +21,48 @@ from batchedmodel_operator.observed.log_texts import as_text
 from batchedmodel_operator.observed.state import Child, Pod, condition
 
 
-class PodFailureReason(StrEnum):
-    """Why pods do not come up; the worst first."""
+class Stage(Enum):
+    """How far a pod came that does not serve."""
 
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
-    MISSING_SERVICE_ACCOUNT = "MissingServiceAccount"
-    MISSING_SECRET = "MissingSecret"
-    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    FETCH_FAILED = "FetchFailed"
-    MODEL_FAILED = "ModelFailed"
-    OUT_OF_MEMORY = "OOMKilled"
-    HEALTH_CHECK_FAILING = "HealthCheckFailing"
-    CRASH_LOOPING = "CrashLooping"
-    INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
-    VOLUME_NOT_BOUND = "VolumeNotBound"
-    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated"
-    UNSCHEDULABLE = "Unschedulable"
-    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
-    TAINT_NOT_TOLERATED = "TaintNotTolerated"
+    REFUSED = auto()
+    """The API server takes no such pod."""
+    PREPARING = auto()
+    """Its image, files or configuration are missing. Mostly somebody else is down, and another
+    revision would fare no better."""
+    STARTED = auto()
+    """A container ran and failed: only another revision mends it."""
+    UNPLACED = auto()
+    """It has no node, which says nothing of the model."""
+
+
+class PodFailureReason(StrEnum):
+    """Why pods do not come up, and at which stage; the worst first."""
+
+    QUOTA_EXCEEDED = "QuotaExceeded", Stage.REFUSED
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate", Stage.REFUSED
+    MISSING_SERVICE_ACCOUNT = "MissingServiceAccount", Stage.REFUSED
+    MISSING_SECRET = "MissingSecret", Stage.PREPARING
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError", Stage.PREPARING
+    IMAGE_PULL_FAILED = "ImagePullFailed", Stage.PREPARING
+    FETCH_FAILED = "FetchFailed", Stage.PREPARING
+    MODEL_FAILED = "ModelFailed", Stage.STARTED
+    OUT_OF_MEMORY = "OOMKilled", Stage.STARTED
+    HEALTH_CHECK_FAILING = "HealthCheckFailing", Stage.STARTED
+    CRASH_LOOPING = "CrashLooping", Stage.STARTED
+    INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator", Stage.UNPLACED
+    VOLUME_NOT_BOUND = "VolumeNotBound", Stage.UNPLACED
+    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated", Stage.UNPLACED
+    UNSCHEDULABLE = "Unschedulable", Stage.UNPLACED
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch", Stage.UNPLACED
+    TAINT_NOT_TOLERATED = "TaintNotTolerated", Stage.UNPLACED
+
+    stage: Stage
+
+    def __new__(cls, value: str, stage: Stage) -> Self:
+        """A string with its stage."""
+        member = str.__new__(cls, value)
+        member._value_, member.stage = value, stage
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +96,6 @@ _REFUSALS: Final = (
 )
 """What a scheduler says of nodes, in small letters. It names each node's reason: those of a node
 that would nearly do come first, and control planes have taints everywhere."""
-_STARTED_AND_FAILED: Final = frozenset(
-    {
-        PodFailureReason.MODEL_FAILED,
-        PodFailureReason.OUT_OF_MEMORY,
-        PodFailureReason.HEALTH_CHECK_FAILING,
-        PodFailureReason.CRASH_LOOPING,
-    }
-)
-"""What only another revision mends. Where an image cannot be pulled or files cannot be fetched,
-mostly somebody else is down, and the revision before would fare no better."""
-REFUSED_PODS: Final = frozenset(
-    {
-        PodFailureReason.QUOTA_EXCEEDED,
-        PodFailureReason.INVALID_POD_TEMPLATE,
-        PodFailureReason.MISSING_SERVICE_ACCOUNT,
-    }
-)
-"""Why the API server takes no pod: `refused_pod` knows these."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Those for which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
@@ -203,7 +207,7 @@ def failed_start(
 ) -> Diagnosis | None:
     """Why a container of these pods started and failed; None for pods that only wait."""
     found = _of_pods(spec, pods, startups)
-    return worst(one for one in found if one.trouble in _STARTED_AND_FAILED)
+    return worst(one for one in found if one.trouble.stage is Stage.STARTED)
 
 
 def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:

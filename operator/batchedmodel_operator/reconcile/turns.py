@@ -8,7 +8,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.observed.pod_failures import REFUSED_PODS, PodFailureReason
+from batchedmodel_operator.observed.pod_failures import PodFailureReason, Stage
 from batchedmodel_operator.observed.state import condition
 from batchedmodel_operator.rollout import Cause, Record
 
@@ -39,7 +39,9 @@ _NO_DEPLOYMENT: Final = {
     Cause.CLASS: _QUOTA,
 }
 """Why it takes no Deployment, so that nothing has begun."""
-_NOT_ABOUT_ROOM: Final = REFUSED_PODS - _QUOTA
+_NOT_ABOUT_ROOM: Final = (
+    frozenset(one for one in PodFailureReason if one.stage is Stage.REFUSED) - _QUOTA
+)
 """Refusals that no room would mend."""
 
 
