@@ -3,9 +3,10 @@
 In each function the first case that applies decides.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
+from batchedmodel_kube.errors import ClusterError, Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.conditions.findings import Finding, Reason, no, unknown, yes
 from batchedmodel_operator.conditions.pods import hung_or_lost
 from batchedmodel_operator.conditions.view import View
@@ -25,6 +26,32 @@ _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 _BEFORE_A_START: Final = (Stage.REFUSED, Stage.UNPLACED)
 """Stages that say nothing of a revision: room for its pods may come."""
 _SUSPENDED: Final = no(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
+
+
+_HOLDS: Final[Mapping[Hold, tuple[Reason, str]]] = {
+    Hold.PINNED: (
+        Reason.UPGRADE_PINNED,
+        "pods keep theirs until the manifest is edited or upgrades are Rolling",
+    ),
+    Hold.TURN: (
+        Reason.WAITING_FOR_TURN,
+        "pods are replaced once fewer models roll and none that did is degraded",
+    ),
+    Hold.HEALTH: (Reason.WAITING_FOR_HEALTH, "pods are replaced once these serve"),
+    Hold.MODEL_IMAGE: (
+        Reason.WAITING_FOR_MODEL_IMAGE,
+        "the sidecar keeps its image, for spec.model.image is not known to speak "
+        "with that one: build it on the present release, and name it by another tag",
+    ),
+}
+"""Why a later pod template waits, and until when."""
+_FAILURES: Final[Mapping[type[ClusterError], Reason]] = {
+    QuotaExceeded: Reason.QUOTA_EXCEEDED,
+    Forbidden: Reason.FORBIDDEN,
+    NameTaken: Reason.NAME_CONFLICT,
+    Invalid: Reason.INVALID_OBJECT,
+}
+"""Why a step failed; any other error is the API server's or the network's."""
 
 
 def ready(view: View, reconciled: Finding) -> Finding:
@@ -154,20 +181,8 @@ def up_to_date(view: View) -> Finding:
         what = f"BatchedModelClass {model.class_name} was edited"
     else:
         what = f"the operator has other images: {', '.join(pending.images)}"
-    match pending.hold:
-        case Hold.PINNED:
-            text = f"{what}; pods keep theirs until the manifest is edited or upgrades are Rolling"
-            return no(Reason.UPGRADE_PINNED, text)
-        case Hold.HEALTH:
-            return no(Reason.WAITING_FOR_HEALTH, f"{what}; pods are replaced once these serve")
-        case Hold.MODEL_IMAGE:
-            text = (
-                f"{what}; the sidecar keeps its image, for spec.model.image is not known to speak "
-                "with that one: build it on the present release, and name it by another tag"
-            )
-            return no(Reason.WAITING_FOR_MODEL_IMAGE, text)
-    text = f"{what}; pods are replaced once fewer models roll and none that did is degraded"
-    return no(Reason.WAITING_FOR_TURN, text)
+    reason, until = _HOLDS[pending.hold]
+    return no(reason, f"{what}; {until}")
 
 
 def degraded(view: View) -> Finding:
@@ -190,18 +205,9 @@ def degraded(view: View) -> Finding:
 
 
 def _failed_for(failure: Failure) -> str:
-    match failure.error:
-        case QuotaExceeded():
-            return Reason.QUOTA_EXCEEDED
-        case Forbidden():
-            return Reason.FORBIDDEN
-        case NameTaken():
-            return Reason.NAME_CONFLICT
-        case Invalid() if failure.kind is Kind.DEPLOYMENT:
-            return refused_pod(str(failure.error))
-        case Invalid():
-            return Reason.INVALID_OBJECT
-    return Reason.API_ERROR
+    if isinstance(failure.error, Invalid) and failure.kind is Kind.DEPLOYMENT:
+        return refused_pod(str(failure.error))
+    return _FAILURES.get(type(failure.error), Reason.API_ERROR)
 
 
 def _deadline_passed(view: View) -> str:
