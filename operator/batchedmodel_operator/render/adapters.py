@@ -11,10 +11,10 @@ from typing import Final
 from batchedmodel_contract.manifest.adapters import AdapterItem as PodAdapterItem
 from batchedmodel_contract.manifest.source import Source as PodSource
 from batchedmodel_kube.manifest.adapters import AdapterItem, Adapters
-from batchedmodel_kube.manifest.source import Volume
 from batchedmodel_kube.names import ADAPTERS_ANNOTATION, ADAPTERS_VOLUME_PREFIX
 from batchedmodel_operator.observed.state import digest
 from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.files import hub_token
 
 _FOLDER: Final = "/var/lib/batchedmodel/adapters"
 _LIVE: Final = ("items", "header", "token_secret_ref")
@@ -44,20 +44,16 @@ def adapters_mounts(adapters: Adapters | None) -> list[Manifest]:
 
 def adapters_token(adapters: Adapters | None) -> list[Manifest]:
     """The variable with the token for repositories."""
-    secret = None if adapters is None else adapters.token_secret_ref
-    if secret is None:
-        return []
-    key = {"name": secret.name, "key": secret.key}
-    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}]
+    return [] if adapters is None else hub_token(adapters.token_secret_ref)
 
 
 def adapters_annotation(adapters: Adapters | None) -> dict[str, str]:
     """What a model server reads at its start alone, so that an edit replaces the pods."""
     if adapters is None:
         return {}
-    fixed = dataclasses.asdict(adapters)
-    told = {name: value for name, value in fixed.items() if name not in _LIVE}
-    return {ADAPTERS_ANNOTATION: json.dumps(told, sort_keys=True)}
+    fields = dataclasses.asdict(adapters)
+    fixed = {name: value for name, value in fields.items() if name not in _LIVE}
+    return {ADAPTERS_ANNOTATION: json.dumps(fixed, sort_keys=True)}
 
 
 def pinned_adapters(adapters: Adapters | None) -> object:
@@ -84,8 +80,5 @@ def _in_pod(item: AdapterItem) -> PodAdapterItem:
     volume = item.source.volume
     if volume is None:
         return item.for_model_server()
-    return PodAdapterItem(name=item.name, source=PodSource(path=_path(volume)))
-
-
-def _path(volume: Volume) -> str:
-    return "/".join(filter(None, (_FOLDER, volume.claim_name, volume.sub_path)))
+    path = "/".join(filter(None, (_FOLDER, volume.claim_name, volume.sub_path)))
+    return PodAdapterItem(name=item.name, source=PodSource(path=path))

@@ -37,9 +37,14 @@ _LEAST_DOWN_PERIOD_SECONDS: Final = 60
 _LONGEST_UP_PERIOD_SECONDS: Final = 300
 _ROUNDED_TO_SECONDS: Final = 30
 """Pods' starts differ, and the HPA need not be written anew for each."""
-_BY_QUEUE: Final = frozenset(
-    {ScalingMetric.QUEUE_LENGTH, ScalingMetric.CONCURRENCY, ScalingMetric.QUEUE_TIME}
-)
+_METRICS: Final[Mapping[ScalingMetric, str]] = {
+    ScalingMetric.LOAD: REQUIRED_REPLICAS_METRIC,
+    ScalingMetric.QUEUE_LENGTH: QUEUE_LENGTH_METRIC,
+    ScalingMetric.CONCURRENCY: CONCURRENCY_METRIC,
+    ScalingMetric.QUEUE_TIME: QUEUE_TIME_METRIC,
+}
+"""Names of those that the autoscaler serves."""
+_BY_QUEUE: Final = _METRICS.keys() - {ScalingMetric.LOAD}
 """Metrics that go on calling for pods while those that they called for start."""
 
 
@@ -125,34 +130,24 @@ def _whole(direction: object) -> object:
 
 
 def _metric(model: Model, spec: Spec, scaling: Autoscaling, via: ScalingVia) -> Manifest:
-    _, target = effective.scaling_target(spec, scaling)
-    match scaling.metric:
-        case ScalingMetric.LOAD:
-            # The metric is the number of replicas itself, hence one unit each.
-            return _of_the_model(model, via, REQUIRED_REPLICAS_METRIC, "1")
-        case ScalingMetric.QUEUE_LENGTH:
-            return _of_the_model(model, via, QUEUE_LENGTH_METRIC, f"{target}")
-        case ScalingMetric.CONCURRENCY:
-            return _of_the_model(model, via, CONCURRENCY_METRIC, f"{target}")
-        case ScalingMetric.QUEUE_TIME:
-            return _of_the_model(model, via, QUEUE_TIME_METRIC, _seconds(target))
-        case ScalingMetric.CPU:
-            # Of this container: what the sidecar does for a row is no measure of the model.
-            used = {"type": "Utilization", "averageUtilization": target}
-            source = {"name": "cpu", "container": MODEL_CONTAINER, "target": used}
-            return {"type": "ContainerResource", "containerResource": source}
-
-
-def _of_the_model(model: Model, via: ScalingVia, name: str, average: str) -> Manifest:
+    _, wanted = effective.scaling_target(spec, scaling)
+    if scaling.metric is ScalingMetric.CPU:
+        # Of this container: what the sidecar does for a row is no measure of the model.
+        used = {"type": "Utilization", "averageUtilization": wanted}
+        source = {"name": "cpu", "container": MODEL_CONTAINER, "target": used}
+        return {"type": "ContainerResource", "containerResource": source}
+    name, average = _METRICS[scaling.metric], str(wanted)
+    if scaling.metric is ScalingMetric.LOAD:
+        average = "1"  # the metric is the number of replicas itself
+    elif scaling.metric is ScalingMetric.QUEUE_TIME:
+        average = _seconds(wanted)
     # Of type Value it would be multiplied by the pods that are ready, which may be none.
     target = {"type": "AverageValue", "averageValue": average}
     if via is ScalingVia.EXTERNAL_METRICS:
         # Of the HPA's own namespace, as are all external metrics.
         one = {"matchLabels": {MODEL_METRIC_LABEL: model.key.name}}
-        return {
-            "type": "External",
-            "external": {"metric": {"name": name, "selector": one}, "target": target},
-        }
+        metric = {"name": name, "selector": one}
+        return {"type": "External", "external": {"metric": metric, "target": target}}
     described = {
         "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
         "kind": Kind.BATCHED_MODEL.value,

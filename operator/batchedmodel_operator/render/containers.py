@@ -48,6 +48,7 @@ from batchedmodel_operator.render.files import (
     HUB_PATH,
     fetched_repository,
     files_mounts,
+    hub_token,
     source_in_pod,
 )
 from batchedmodel_operator.render.resources import (
@@ -148,18 +149,15 @@ def fetch_container(spec: Spec, images: Images) -> Manifest | None:
     own = {name: value for name, value in model.env if not name.startswith(PREFIX)}
     home = {"HOME": _TEMPORARY_PATH, "HF_HOME": f"{_TEMPORARY_PATH}/huggingface"}
     variables = home | own | to_environment(settings)
-    secret = repository.token_secret_ref
-    tokens: list[Manifest] = []
-    if secret is not None:
+    token = hub_token(repository.token_secret_ref)
+    if token:
         variables.pop("HF_TOKEN", None)
-        key = {"name": secret.name, "key": secret.key}
-        tokens.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}})
     return {
         "name": FETCH_CONTAINER,
         "image": model.image or images.model_server,
         "imagePullPolicy": (model.image_pull_policy or images.pull_policy).value,
         "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
-        "env": [*_environment(variables), *tokens],
+        "env": [*_environment(variables), *token],
         "resources": fetch_resources(spec),
         "terminationMessagePolicy": _LAST_WORDS,
         "securityContext": _of_our_container(spec.security.profile, images.ids_of(spec)),
@@ -260,12 +258,12 @@ def model_container(model: Model, spec: Spec, images: Images, pinned: PinnedBatc
             "preStop": {"httpGet": {"path": sidecar_api.DRAINED, "port": sidecar_api.ADMIN_PORT}}
         },
     }
-    given = {
+    optional = {
         "command": list(spec.model.command),
         "args": list(spec.model.args),
         "envFrom": spec.model.env_from,
     }
-    container |= {name: value for name, value in given.items() if value}
+    container |= {name: value for name, value in optional.items() if value}
     if spec.model.protocol is not None:
         port = effective.model_port(spec)
         container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]
@@ -341,6 +339,6 @@ def _variables(model: Model, spec: Spec, images: Images, pinned: PinnedBatching)
     usual = _ACCOUNT | offline
     # Users may change cache and account, but nothing that the sidecar relies on.
     own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
-    for variable in adapters_token(spec.adapters):
-        own.pop(variable["name"], None)
+    if adapters_token(spec.adapters):
+        own.pop("HF_TOKEN", None)
     return usual | own | to_environment(settings)

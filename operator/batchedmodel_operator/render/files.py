@@ -4,7 +4,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest.source import Source as PodSource
 from batchedmodel_contract.processes.environment import HUB_FOLDER
-from batchedmodel_kube.manifest.source import HuggingFace, Source
+from batchedmodel_kube.manifest.source import HuggingFace, SecretKey, Source
 from batchedmodel_kube.manifest.spec import Model
 from batchedmodel_kube.names import FILES_VOLUME
 from batchedmodel_operator.render.common import Manifest
@@ -44,6 +44,14 @@ def sized_by_limit(model: Model) -> Manifest:
     """An `emptyDir` for weights, whose size only the author knows: at most what the model may."""
     limits = dict(model.resources.limits)
     return {"sizeLimit": limits[DISK]} if DISK in limits else {}
+
+
+def hub_token(secret: SecretKey | None) -> list[Manifest]:
+    """The variable with the token for repositories; none without a Secret."""
+    if secret is None:
+        return []
+    key = {"name": secret.name, "key": secret.key}
+    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}]
 
 
 def files_mounts(model: Model) -> list[Manifest]:
