@@ -175,7 +175,7 @@ def decide(signs: Signs, before: Record) -> Record:
     fault = _fault(signs, earlier.fault, good)
     mode, why = _mode(signs, earlier)
     held = earlier.latched and _may_change(signs)
-    waited = signs.waited is not None and signs.waited >= _may_wait(signs)
+    waited = signs.waited is not None and signs.waited >= signs.asked.switch_after_seconds
     latched = held or (fault == earlier.fault and waited and _can_switch(signs, mode))
     if latched:
         mode, why = Mode.IN_PLACE, Why.SURGE_FOUND_NONE
@@ -195,7 +195,8 @@ def seconds_left(signs: Signs, record: Record) -> float:
     """Until a pod will have lacked an accelerator for too long; endless where none may."""
     if signs.waited is None or not _can_switch(signs, record.mode):
         return math.inf
-    return max(0.0, _may_wait(signs) - signs.waited)
+    # For so long a new pod may lack one: a new node may have to come first.
+    return max(0.0, signs.asked.switch_after_seconds - signs.waited)
 
 
 def _fault(signs: Signs, known: Fault | None, good: str) -> Fault | None:
@@ -221,11 +222,6 @@ def _mode(signs: Signs, earlier: Record) -> tuple[Mode, Why]:
     if signs.scarce:
         return Mode.IN_PLACE, Why.ACCELERATOR_SCARCE
     return Mode.SURGE, Why.SPARE_EXPECTED
-
-
-def _may_wait(signs: Signs) -> float:
-    """Seconds that a new pod may lack an accelerator: a new node may have to come first."""
-    return float(signs.asked.switch_after_seconds)
 
 
 def _may_change(signs: Signs) -> bool:
