@@ -79,7 +79,7 @@ KINDS = {
 RIGHTS = {
     "operator": ("operator-rbac.yaml", "batchedmodel.operatorRules"),
     "autoscaler": ("autoscaler-rbac.yaml", "batchedmodel.autoscalerRules"),
-    "checkup": ("tests/checkup.yaml", ""),
+    "helm-test": ("tests/helm-test.yaml", ""),
 }
 """By account: the template with its roles, and the rules that it includes."""
 VERBS = {"delete": "deletes", "patch": "patches", "create": "makes", "update": "updates"}

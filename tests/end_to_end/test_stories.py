@@ -102,7 +102,7 @@ def test_helm_test_runs_its_pod_and_leaves_nothing_behind(installed: Cluster) ->
     place = f"--namespace={RELEASE_NAMESPACE}"
     assert "Phase:          Succeeded" in installed.helm("test", RELEASE, place, "--timeout=90s")
     left = installed.kubectl("get", "pod,role,serviceaccount", place, "--output=name")
-    assert "checkup" not in left
+    assert "helm-test" not in left
 
 
 async def test_minilm_is_served_batched_and_edited_without_restart(

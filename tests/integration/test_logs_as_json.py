@@ -19,7 +19,7 @@ OPERATOR: Final = {
     "BATCHEDMODEL_SIDECAR_IMAGE": "a",
     "BATCHEDMODEL_MODEL_SERVER_IMAGE": "b",
 }
-CHECKUP: Final = {"BATCHEDMODEL_NAMESPACE": "here", "BATCHEDMODEL_LEASE_NAME": "a"}
+HELM_TEST: Final = {"BATCHEDMODEL_NAMESPACE": "here", "BATCHEDMODEL_LEASE_NAME": "a"}
 AUTOSCALER: Final = {
     "BATCHEDMODEL_NAMESPACE": "here",
     "BATCHEDMODEL_SERVICE_NAME": "a",
@@ -45,7 +45,7 @@ def fields_of(lines: list[str]) -> list[dict[str, Any]]:
     ("module", "process", "told", "exception"),
     [
         ("batchedmodel_operator", "operator", OPERATOR, ""),
-        ("batchedmodel_operator.checkup", "checkup", CHECKUP, ""),
+        ("batchedmodel_operator.helm_test", "helm-test", HELM_TEST, ""),
         ("batchedmodel_autoscaler", "autoscaler", AUTOSCALER, ""),
         ("batchedmodel_model_server.sources.fetch", "fetch", FETCH, ""),
         ("batchedmodel_sidecar.helper.process", "sidecar-helper", {}, "Bad file descriptor"),

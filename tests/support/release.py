@@ -97,12 +97,12 @@ class Release:
             until("the autoscaler is ready", ready)
             yield running
 
-    def checkup(self, folder: Path, *, patience_seconds: float = 60) -> tuple[int, str]:
+    def helm_test(self, folder: Path, *, patience_seconds: float = 60) -> tuple[int, str]:
         """Runs what `helm test` runs, as it would: the exit code, and what it says."""
         text = self.plane.helm("get", "hooks", self.name, f"--namespace={self.namespace}")
         self.plane.kubectl("apply", "--filename=-", stdin=text)
         try:
-            pod = self._one("pod", f"{self.prefix}-checkup")
+            pod = self._one("pod", f"{self.prefix}-helm-test")
             account = Account(namespace=self.namespace, name=pod["spec"]["serviceAccountName"])
             (container,) = pod["spec"]["containers"]
             _, *words = container["command"]

@@ -45,7 +45,7 @@ class Process(StrEnum):
     """Which process a line is of."""
 
     OPERATOR = "operator"
-    CHECKUP = "checkup"
+    HELM_TEST = "helm-test"
     AUTOSCALER = "autoscaler"
     SIDECAR = "sidecar"
     SIDECAR_HELPER = "sidecar-helper"

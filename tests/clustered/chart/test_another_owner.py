@@ -72,7 +72,7 @@ def test_the_installation_names_the_owner_and_goes_on_with_the_other_api(
             assert _told(plane, _HOME) == ""
             team.until("AutoscalingActive", "True", "MetricValid")
             until("there are more pods", lambda: _replicas(team) > 1)
-            code, words = release.checkup(tmp_path)
+            code, words = release.helm_test(tmp_path)
             assert code == 0
             assert f"ok: {EXTERNAL_METRICS_GROUP}/v1beta1 answers" in words
     finally:

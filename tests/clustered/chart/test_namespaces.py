@@ -111,7 +111,7 @@ def test_nothing_was_forbidden_to_either(
 def test_what_helm_test_runs_finds_all_well_and_says_so(
     release: Release, operator: OperatorProcess, autoscaler: Running, tmp_path: Path
 ) -> None:
-    code, said = release.checkup(tmp_path)
+    code, said = release.helm_test(tmp_path)
     assert code == 0
     # Before it the time of day and the level.
     assert sorted(line.split(" ", 2)[2] for line in said.splitlines()) == [
@@ -156,7 +156,7 @@ def test_what_helm_test_runs_says_what_is_wrong(
 ) -> None:
     operator.stop()
     autoscaler.process.kill()
-    code, said = release.checkup(tmp_path, patience_seconds=3)
+    code, said = release.helm_test(tmp_path, patience_seconds=3)
     assert code == 1
     assert "not ok: the operator works: nobody holds the operator's Lease" in said
     assert f"not ok: {METRICS_GROUP}/v1beta2 answers: " in said

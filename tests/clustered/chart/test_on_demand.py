@@ -12,7 +12,7 @@ from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.manifest.manifest import read_manifest
 from batchedmodel_kube.names import DATA_PORT, MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
-from batchedmodel_operator.checkup import CheckupSettings
+from batchedmodel_operator.helm_test import HelmTestSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, Objects, container, environment, setting
@@ -44,7 +44,7 @@ def test_where_namespaces_are_listed_rights_on_models_are_given_in_these_alone(h
         (_OPERATOR, "models"),
         (_AUTOSCALER, "models"),
         (f"{_AUTOSCALER}-models", "kube-system"),
-        ("bm-batchedmodel-checkup", "models"),
+        ("bm-batchedmodel-helm-test", "models"),
     }
     everywhere = helm.render()
     rules = everywhere["ClusterRole", _OPERATOR]["rules"]
@@ -99,8 +99,8 @@ def test_without_an_autoscaler_there_is_nothing_of_it(helm: Helm) -> None:
     }
     of_operator = {("ClusterRole", _OPERATOR), ("ValidatingAdmissionPolicy", _OPERATOR)}
     assert left == of_operator, "which makes the models' HPAs"
-    checkup = environment(objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"][0])
-    assert not from_environment(CheckupSettings, checkup).custom_metrics
+    helm_test = environment(objects["Pod", "bm-batchedmodel-helm-test"]["spec"]["containers"][0])
+    assert not from_environment(HelmTestSettings, helm_test).custom_metrics
 
 
 @pytest.mark.parametrize("deployment", [_OPERATOR, _AUTOSCALER])
@@ -177,8 +177,8 @@ def test_what_leaves_is_opened_for_all_pods_of_the_release(helm: Helm) -> None:
     for deployment in (_OPERATOR, _AUTOSCALER):
         labels = objects["Deployment", deployment]["spec"]["template"]["metadata"]["labels"]
         assert selector.items() <= labels.items()
-    checkup = objects["Pod", "bm-batchedmodel-checkup"]["metadata"]["labels"]
-    assert selector.items() <= checkup.items()
+    helm_test = objects["Pod", "bm-batchedmodel-helm-test"]["metadata"]["labels"]
+    assert selector.items() <= helm_test.items()
     servers, models = policy["egress"]
     assert [one["port"] for one in servers["ports"]] == [443, 16443]
     assert "to" not in servers, "API servers are no pods"

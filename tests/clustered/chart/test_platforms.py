@@ -49,11 +49,11 @@ def test_enabled_without_a_parents_condition_is_refused_where_it_would_do_nothin
 
 def _images(objects: Objects) -> set[str]:
     variables = environment(container(objects, "bm-batchedmodel-operator"))
-    (checkup,) = objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"]
+    (helm_test,) = objects["Pod", "bm-batchedmodel-helm-test"]["spec"]["containers"]
     return {
         *(container(objects, f"bm-batchedmodel-{part}")["image"] for part in _PARTS),
         *(value for name, value in variables.items() if name.endswith("_IMAGE")),
-        checkup["image"],
+        helm_test["image"],
     }
 
 
@@ -161,7 +161,7 @@ def test_processes_are_told_of_the_proxy_and_of_whom_to_trust_behind_it(helm: He
 
 def _pods(objects: Objects) -> list[dict[str, Any]]:
     deployments = [one for (kind, _), one in objects.items() if kind == "Deployment"]
-    pod = objects["Pod", "bm-batchedmodel-checkup"]["spec"]
+    pod = objects["Pod", "bm-batchedmodel-helm-test"]["spec"]
     return [pod, *(one["spec"]["template"]["spec"] for one in deployments)]
 
 

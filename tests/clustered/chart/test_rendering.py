@@ -18,7 +18,7 @@ from batchedmodel_kube.names import (
     METRICS_GROUP,
     PLURAL,
 )
-from batchedmodel_operator.checkup import CheckupSettings
+from batchedmodel_operator.helm_test import HelmTestSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, container, environment
@@ -299,8 +299,8 @@ def test_one_value_says_how_all_processes_log(helm: Helm) -> None:
         autoscaler = container(objects, "bm-batchedmodel-autoscaler")
         assert from_environment(OperatorSettings, environment(operator)).log_format is form
         assert from_environment(AutoscalerSettings, environment(autoscaler)).log_format is form
-        (checkup,) = objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"]
-        assert from_environment(CheckupSettings, environment(checkup)).log_format is form
+        (helm_test,) = objects["Pod", "bm-batchedmodel-helm-test"]["spec"]["containers"]
+        assert from_environment(HelmTestSettings, environment(helm_test)).log_format is form
 
 
 def test_the_metrics_api_may_be_on_the_nodes_network_at_other_ports(helm: Helm) -> None:

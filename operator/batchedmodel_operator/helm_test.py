@@ -1,4 +1,4 @@
-"""Looks from outside whether an installation works; `helm test` runs it in a pod of its own.
+"""Checks from outside whether an installation works; `helm test` runs it in a pod of its own.
 
 Its account may ask what any account may ask an API server, and may read the operator's Lease.
 
@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -32,8 +32,8 @@ from batchedmodel_kube.names import (
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import RESOURCES, Kind
 
-_log: Final = logging.getLogger("batchedmodel_operator.checkup")
-_AGAIN_SECONDS: Final = 1.0
+_log: Final = logging.getLogger("batchedmodel_operator.helm_test")
+_RETRY_SECONDS: Final = 1.0
 _METRIC: Final = f"{PLURAL}.{GROUP}/{REQUIRED_REPLICAS_METRIC}"
 
 Check = Callable[[], Awaitable[str]]
@@ -41,7 +41,7 @@ Check = Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckupSettings:
+class HelmTestSettings:
     """What the chart says of the installation."""
 
     namespace: str = setting(Text(), required=True)
@@ -59,13 +59,13 @@ class CheckupSettings:
 
 
 def main() -> int:
-    """Look, and say what was found."""
+    """Run all checks, and log their results."""
     try:
-        settings = from_environment(CheckupSettings, os.environ)
+        settings = from_environment(HelmTestSettings, os.environ)
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
-    logs.configure(LogLevel.INFO, settings.log_format, logs.Process.CHECKUP)
+    logs.configure(LogLevel.INFO, settings.log_format, logs.Process.HELM_TEST)
     try:
         return 0 if asyncio.run(_run(settings)) else 1
     except ClusterError as error:
@@ -73,35 +73,35 @@ def main() -> int:
         return 1
 
 
-async def all_is_well(checks: Sequence[tuple[str, Check]], patience: float) -> bool:
+async def all_is_well(checks: Mapping[str, Check], patience: float) -> bool:
     """Repeat each check until nothing is wrong; False when something still is in the end.
 
     All at once: `patience`, in seconds, is that of the whole.
     """
-    return all(await asyncio.gather(*(_comes_right(what, look, patience) for what, look in checks)))
+    return all(await asyncio.gather(*(_passes(*check, patience) for check in checks.items())))
 
 
-class Renewals:
-    """Whether somebody renews a Lease: two looks compare its version, so no clock matters."""
+class LeaseRenewal:
+    """Whether a Lease is renewed: two reads compare its version, so no clock matters."""
 
     def __init__(self, read: Callable[[], Awaitable[tuple[str, str]]]) -> None:
         """`read`: the holder, empty if there is none, and the Lease's version."""
         self._read = read
-        self._first: tuple[str, str] | None = None
+        self._first = "", ""
 
-    async def look(self) -> str:
+    async def check(self) -> str:
         """A check."""
         holder, version = await self._read()
         if not holder:
             return "nobody holds the operator's Lease"
-        if self._first is None or self._first[0] != holder:
+        if self._first[0] != holder:
             self._first = holder, version
         if self._first[1] == version:
             return f"{holder} holds the operator's Lease and does not renew it"
         return ""
 
 
-async def _run(settings: CheckupSettings) -> bool:
+async def _run(settings: HelmTestSettings) -> bool:
     client = await Client.connect(os.environ)
     cluster = KubernetesCluster(client)
 
@@ -117,45 +117,40 @@ async def _run(settings: CheckupSettings) -> bool:
         return "" if served else "the definition of BatchedModel is not installed"
 
     async def metrics(group: str, version: str, name: str) -> str:
-        there = name in await cluster.served(group, version)
-        return "" if there else f"{group}/{version} does not list {name}"
+        listed = name in await cluster.served(group, version)
+        return "" if listed else f"{group}/{version} does not list {name}"
 
-    checks: list[tuple[str, Check]] = [
-        (f"{RESOURCES[Kind.BATCHED_MODEL].api_version} is served", definition),
-        ("the operator works", Renewals(lease).look),
-    ]
+    apis = []
     if settings.custom_metrics:
-        checks += [
-            (
-                f"{METRICS_GROUP}/{version} answers",
-                partial(metrics, METRICS_GROUP, version, _METRIC),
-            )
-            for version in ("v1beta1", "v1beta2")
-        ]
+        apis += [(METRICS_GROUP, version, _METRIC) for version in ("v1beta1", "v1beta2")]
     if settings.external_metrics:
-        external = partial(metrics, EXTERNAL_METRICS_GROUP, "v1beta1", REQUIRED_REPLICAS_METRIC)
-        checks.append((f"{EXTERNAL_METRICS_GROUP}/v1beta1 answers", external))
+        apis.append((EXTERNAL_METRICS_GROUP, "v1beta1", REQUIRED_REPLICAS_METRIC))
+    checks: dict[str, Check] = {
+        f"{RESOURCES[Kind.BATCHED_MODEL].api_version} is served": definition,
+        "the operator works": LeaseRenewal(lease).check,
+        **{f"{api[0]}/{api[1]} answers": partial(metrics, *api) for api in apis},
+    }
     try:
         return await all_is_well(checks, settings.patience_seconds)
     finally:
         await client.close()
 
 
-async def _comes_right(what: str, look: Check, patience: float) -> bool:
+async def _passes(name: str, check: Check, patience: float) -> bool:
     clock = asyncio.get_running_loop().time
-    until = clock() + patience
+    deadline = clock() + patience
     while True:
         try:
-            wrong = await look()
+            mistake = await check()
         except ClusterError as error:
-            wrong = str(error)
-        if not wrong:
-            _log.info("ok: %s", what)
+            mistake = str(error)
+        if not mistake:
+            _log.info("ok: %s", name)
             return True
-        if clock() >= until:
-            _log.error("not ok: %s: %s", what, wrong)
+        if clock() >= deadline:
+            _log.error("not ok: %s: %s", name, mistake)
             return False
-        await asyncio.sleep(_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 if __name__ == "__main__":

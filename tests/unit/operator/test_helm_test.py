@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from batchedmodel_kube.errors import Unreachable
-from batchedmodel_operator.checkup import Renewals, all_is_well
+from batchedmodel_operator.helm_test import LeaseRenewal, all_is_well
 
 pytestmark = pytest.mark.looptime
 
@@ -33,9 +33,9 @@ def _lease(*reads: tuple[str, str]) -> Callable[[], Awaitable[tuple[str, str]]]:
 async def test_an_operator_works_that_renews_its_lease_between_two_reconciles(
     reads: list[tuple[str, str]], complaint: str
 ) -> None:
-    renewals = Renewals(_lease(*reads))
-    assert await renewals.look() != ""
-    found = await renewals.look()
+    renewal = LeaseRenewal(_lease(*reads))
+    assert await renewal.check() != ""
+    found = await renewal.check()
     assert complaint in found
     assert bool(found) == bool(complaint)
 
@@ -46,9 +46,9 @@ async def test_what_comes_right_within_the_patience_is_well() -> None:
     async def later() -> str:
         return "" if asyncio.get_running_loop().time() > begun + 20 else "not yet"
 
-    assert await all_is_well([("it", later)], 30)
+    assert await all_is_well({"it": later}, 30)
     begun = asyncio.get_running_loop().time()
-    assert not await all_is_well([("it", later)], 10)
+    assert not await all_is_well({"it": later}, 10)
 
 
 async def test_one_thing_that_stays_wrong_is_enough_and_the_others_are_told_too(
@@ -61,6 +61,6 @@ async def test_one_thing_that_stays_wrong_is_enough_and_the_others_are_told_too(
         raise Unreachable("connection refused")
 
     with caplog.at_level("INFO"):
-        assert not await all_is_well([("one", away), ("other", right)], 5)
+        assert not await all_is_well({"one": away, "other": right}, 5)
     assert "ok: other" in caplog.messages
     assert "not ok: one: connection refused" in caplog.messages
