@@ -90,8 +90,7 @@ class Record:
                 reason=kept.get("failedReason") or "Unknown",
                 message=kept.get("failedMessage", ""),
             )
-        mode, why = kept.get("strategy"), kept.get("strategyReason")
-        cause = kept.get("cause")
+        mode, why, cause = (kept.get(name) for name in ("strategy", "strategyReason", "cause"))
         return cls(
             target=target,
             good=kept.get("goodRevision", ""),

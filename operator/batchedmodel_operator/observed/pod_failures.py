@@ -321,15 +321,13 @@ def _of_container(
         if reason in _PULL_REASONS and pull_secrets:
             # The kubelet tells of a missing one in an Event only, and the operator may not read the
             # Events of all namespaces.
-            text += (
-                f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
-            )
+            names = ", ".join(pull_secrets)
+            text += f"; pulled with the image pull secrets {names}: do they exist?"
         yield Diagnosis(trouble=PodFailureReason.IMAGE_PULL_FAILED, message=f"{where}: {text}")
     elif reason in _CONFIG_REASONS:
-        missing = "secret" in message and "not found" in message
-        trouble = (
-            PodFailureReason.MISSING_SECRET if missing else PodFailureReason.CONTAINER_CONFIG_ERROR
-        )
+        trouble = PodFailureReason.CONTAINER_CONFIG_ERROR
+        if "secret" in message and "not found" in message:
+            trouble = PodFailureReason.MISSING_SECRET
         yield Diagnosis(trouble=trouble, message=f"{where}: {message or reason}")
     elif not container.get("ready"):
         looping = reason == "CrashLoopBackOff"
