@@ -167,8 +167,7 @@ def _answers(hpa_seconds: int) -> tuple[str, str, str]:
         return "200 OK", json.dumps(stats.to_mapping())
 
     answers = {
-        sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
-        sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
+        sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings, "startup": "ready"})),
         sidecar_api.STATS: loaded(busy),
     }
     calm_answers = {sidecar_api.STATS: loaded(calm)}

@@ -222,11 +222,12 @@ class World:
         """The process that answers for pods that are all alike."""
         settings, edited = map(settings_of, _before_and_after())
         answers = {
-            sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
-            sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
+            sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings, "startup": "ready"})),
             sidecar_api.STATS: ("200 OK", json.dumps(steady_stats(settings).to_mapping())),
         }
-        differing = {sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": edited}))}
+        differing = {
+            sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": edited, "startup": "ready"}))
+        }
         arguments = (json.dumps(answers), json.dumps(differing), sidecar_api.STATS)
         with self.answering("many_sidecars.py", *arguments) as sidecars:
             yield sidecars

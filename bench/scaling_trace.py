@@ -172,14 +172,14 @@ def _arguments(pods: Mapping[str, Sequence[str]], ways: Mapping[str, Scaling], p
     load = load_of(plan)
     ticks = range(round(load.seconds / TICK_SECONDS))
     settings = settings_of(manifest_of("any", DEFAULT))
+    state = json.dumps({"hash": settings, "startup": "ready"})
     return json.dumps(
         {
             "device": asdict(DEFAULT.device),
             "amounts": [load.at(tick * TICK_SECONDS) for tick in ticks],
             "pods": {name: pods[name] for name in ways},
             "answers": {
-                sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
-                sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
+                sidecar_api.SETTINGS: ("200 OK", state),
             },
         }
     )

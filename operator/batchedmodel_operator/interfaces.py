@@ -56,21 +56,23 @@ class Cluster(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarState:
+    """What the sidecar of a pod says of itself."""
+
+    settings_hash: str
+    """Of the batch settings in force."""
+    link_version: int
+    """Of the link that it speaks with its model server; 0 where it says none."""
+    startup: str | None
+    """How the start of the model goes; None where that cannot be read."""
+    adapters: Sequence[AdapterState] | None
+    """The model's adapters; None where they cannot be read."""
+
+
 class Sidecars(Protocol):
     """The admin ports of the pods."""
 
-    async def settings_hash(self, address: str, whom: Whom) -> str | None:
-        """The hash of the batch settings in force, or None when the pod gives no answer."""
-        ...
-
-    async def model_startup(self, address: str, whom: Whom) -> str | None:
-        """What is said of the model's start, or None when the pod gives no answer."""
-        ...
-
-    async def link_version(self, address: str, whom: Whom) -> int | None:
-        """The version of the link that it speaks with its model server, 0 where it tells none."""
-        ...
-
-    async def adapters(self, address: str, whom: Whom) -> Sequence[AdapterState] | None:
-        """What is said of the model's adapters, or None when the pod gives no answer."""
+    async def state(self, address: str, whom: Whom) -> SidecarState | None:
+        """What the sidecar says of itself, or None when the pod gives no answer."""
         ...

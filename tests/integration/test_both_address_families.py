@@ -31,6 +31,6 @@ async def test_probes_callers_operator_and_autoscaler_reach_a_pod_at_addresses_o
             async with chain.session.get(f"http://{host}:{chain.port}/v2/models/m") as answer:
                 assert answer.status == 503
                 assert json.loads(await answer.read())["error"]
-            assert await operator.settings_hash(address, whom)
+            assert await operator.state(address, whom)
             assert (await autoscaler.stats(address, whom)).model_ready is False
         autoscaler.close()

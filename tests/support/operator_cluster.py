@@ -13,7 +13,7 @@ from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.errors import ClusterError, Conflict
 from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from batchedmodel_operator.cluster.objects import reader_of
-from batchedmodel_operator.interfaces import Body
+from batchedmodel_operator.interfaces import Body, SidecarState
 from batchedmodel_operator.kinds import CHILDREN, Kind
 
 Path = tuple[str, ...]
@@ -172,25 +172,23 @@ class FakeSidecars:
         self.asked: list[str] = []
         self.startups: dict[str, str] = {}
         """What is said of the model's start, by address."""
-        self.startups_asked: list[str] = []
         self.adapters_told: dict[str, list[AdapterState]] = {}
         """What is said of the model's adapters, by address."""
         self.link_versions: dict[str, int] = {}
         """Of the link to the model server, by address; other sidecars tell none."""
 
-    async def settings_hash(self, address: str, whom: Whom) -> str | None:
+    async def state(self, address: str, whom: Whom) -> SidecarState | None:
         self.asked.append(address)
-        return self.answers.get(address)
-
-    async def model_startup(self, address: str, whom: Whom) -> str | None:
-        self.startups_asked.append(address)
-        return self.startups.get(address)
-
-    async def link_version(self, address: str, whom: Whom) -> int | None:
-        return self.link_versions.get(address, 0)
-
-    async def adapters(self, address: str, whom: Whom) -> list[AdapterState] | None:
-        return self.adapters_told.get(address)
+        startup, adapters = self.startups.get(address), self.adapters_told.get(address)
+        version = self.link_versions.get(address, 0)
+        if address not in self.answers and (startup, adapters, version) == (None, None, 0):
+            return None
+        return SidecarState(
+            settings_hash=self.answers.get(address, ""),
+            link_version=version,
+            startup=startup,
+            adapters=adapters,
+        )
 
 
 def _is_watched(kind: Kind, live: Body) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from batchedmodel_contract.processes.sidecar_api import MODEL_STARTUP, SETTINGS
+from batchedmodel_contract.processes.sidecar_api import SETTINGS
 from batchedmodel_kube.names import BATCHER_CONTAINER, MODEL_CONTAINER
 from cluster import ControlPlane
 from support.chart import chart_objects
@@ -72,9 +72,8 @@ class PretendSidecar(PretendAdminPort):
 
     def _answer(self, path: str) -> Answer | None:
         if path == SETTINGS:
-            return Answer(status=200, body=json.dumps({"hash": self.settings_hash}).encode())
-        if path == MODEL_STARTUP:
-            return Answer(status=503, body=f"{self.model_startup}\n".encode())
+            state = {"hash": self.settings_hash, "startup": self.model_startup, "adapters": []}
+            return Answer(status=200, body=json.dumps(state).encode())
         return None
 
 

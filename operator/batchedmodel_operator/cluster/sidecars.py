@@ -1,14 +1,14 @@
-"""Asks the sidecars of pods which batch settings they use, how their model's start goes, and which
-adapters they have, and by which version of the link they speak with their model server.
+"""Asks the sidecars of pods for their state, each by one request.
 
 Anybody may answer at a pod's address. So an answer that does not fit the question counts as none.
 """
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.lora import AdapterState, adapter_state_from_mapping
@@ -18,6 +18,7 @@ from batchedmodel_contract.processes.logs import about
 from batchedmodel_contract.processes.sidecar_api import ADMIN_PORT
 from batchedmodel_kube.admin_client import AdminClient, NoAnswer, OtherPod, Whom
 from batchedmodel_kube.object_text import Unreadable, parsed
+from batchedmodel_operator.interfaces import SidecarState
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST_ANSWER: Final = 262_144
@@ -35,46 +36,38 @@ class SidecarAdmin:
     def __init__(self, port: int = ADMIN_PORT) -> None:
         self._client = AdminClient(largest_body=_LARGEST_ANSWER, port=port)
 
-    async def settings_hash(self, address: str, whom: Whom) -> str | None:
-        """The hash of the batch settings in force, or None when the pod gives no answer."""
+    async def state(self, address: str, whom: Whom) -> SidecarState | None:
+        """What the sidecar says of itself, or None when the pod gives no answer."""
         status, body = await self._get(address, sidecar_api.SETTINGS, whom)
-        if status != HTTPStatus.OK:
-            return None
         try:
-            answer = parsed(body)["hash"]
-        except (Unreadable, KeyError, TypeError):
+            document = parsed(body) if status == HTTPStatus.OK else None
+        except Unreadable:
             return None
-        return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
+        if not isinstance(document, dict):
+            return None
+        settings, link_version = document.get("hash"), document.get("link_version")
+        if not isinstance(settings, str) or len(settings) > _LONGEST_HASH:
+            return None
+        if "startup" not in document:
+            document |= await self._earlier(address, whom)
+        return SidecarState(
+            settings_hash=settings,
+            link_version=link_version if isinstance(link_version, int) else 0,
+            startup=_text(document.get("startup")),
+            adapters=_adapters(document.get("adapters")),
+        )
 
-    async def link_version(self, address: str, whom: Whom) -> int | None:
-        """The version of the link that it speaks with its model server, 0 where it tells none."""
-        status, body = await self._get(address, sidecar_api.SETTINGS, whom)
-        if status != HTTPStatus.OK:
-            return None
-        try:
-            answer = parsed(body).get("link_version", 0)
-        except (Unreadable, AttributeError):
-            return None
-        return answer if isinstance(answer, int) else 0
-
-    async def model_startup(self, address: str, whom: Whom) -> str | None:
-        """What the sidecar says of the model's start, or None when the pod gives no answer."""
+    async def _earlier(self, address: str, whom: Whom) -> dict[str, Any]:
+        """What a sidecar of an earlier release says at two more paths: pods keep theirs."""
         status, body = await self._get(address, sidecar_api.MODEL_STARTUP, whom)
-        if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
-            return None
-        return body.decode(errors="replace").strip()[:_LONGEST_TEXT]
-
-    async def adapters(self, address: str, whom: Whom) -> Sequence[AdapterState] | None:
-        """What the sidecar says of the model's adapters, or None when the pod gives no answer."""
+        document: dict[str, Any] = {}
+        if status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            document["startup"] = body.decode(errors="replace")
         status, body = await self._get(address, sidecar_api.ADAPTERS, whom)
-        if status != HTTPStatus.OK:
-            return None
-        try:
-            told = parsed(body)["adapters"]
-            states = [adapter_state_from_mapping(one) for one in told[:_MOST_ADAPTERS]]
-        except (Unreadable, InvalidInput, KeyError, TypeError):
-            return None
-        return [_bounded(state) for state in states if len(state.name) <= _LONGEST_NAME]
+        if status == HTTPStatus.OK:
+            with suppress(Unreadable, KeyError, TypeError):
+                document["adapters"] = parsed(body)["adapters"]
+        return document
 
     async def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
         """Status and body of the answer; no status when there is none, or another's."""
@@ -87,6 +80,20 @@ class SidecarAdmin:
         else:
             return answer.status, answer.body
         return None, b""
+
+
+def _text(value: object) -> str | None:
+    return value.strip()[:_LONGEST_TEXT] if isinstance(value, str) else None
+
+
+def _adapters(value: object) -> Sequence[AdapterState] | None:
+    if not isinstance(value, list):
+        return None
+    try:
+        states = [adapter_state_from_mapping(one) for one in value[:_MOST_ADAPTERS]]
+    except InvalidInput:
+        return None
+    return [_bounded(state) for state in states if len(state.name) <= _LONGEST_NAME]
 
 
 def _bounded(state: AdapterState) -> AdapterState:

@@ -9,15 +9,15 @@ the reference to its controller.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.errors import Forbidden, Gone
 from batchedmodel_kube.manifest.model_class import class_name_of
 from batchedmodel_kube.manifest.pod_settings import batch_settings
-from batchedmodel_operator.interfaces import Body, Cluster, Known, Sidecars
+from batchedmodel_operator.interfaces import Body, Cluster, Known, Sidecars, SidecarState
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed.memory import Memory, Tries, asked_again
 from batchedmodel_operator.observed.pod_failures import lacks_accelerator_since
@@ -42,8 +42,6 @@ _ANSWERS_SECONDS: Final = 0.5
 """In one reconcile for the answers of all its pods. Healthy ones take milliseconds."""
 
 Answered = TypeVar("Answered")
-_Question = Callable[[str, Whom], Awaitable[Any]]
-"""Its answer is None where there is none."""
 
 
 def find(known: Known, key: Key) -> Model | None:
@@ -137,7 +135,7 @@ def _controller(body: Body) -> str:
 
 
 async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
-    """What is remembered once the pods' sidecars have been asked.
+    """What is remembered once the pods' sidecars have been asked, each at most once.
 
     Asked are those that must have changed their settings, those that say why they do not serve,
     and what only they know of adapters and of a model server whose image the manifest names.
@@ -148,23 +146,33 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     adapters = _of(observed.newest, memory.adapters)
     versions = _of(observed.newest, memory.link_versions)
     answering = [pod for pod in observed.newest if pod.answers and pod.ready]
-    questions: list[tuple[Pod, _Question, dict[str, Any]]] = []
+    # Settings come first where there is no time for all.
+    pods = []
     if spec is not None:
         wanted = batch_settings(spec).digest()
         for pod in observed.pods:
             before = memory.inquiries.get((pod.uid, wanted))
             due = before is None or not before.waits(now)
             if pod.answers and due and in_force.get(pod.uid) != wanted:
-                questions.append((pod, sidecars.settings_hash, in_force))
-    # A sidecar that is busy just now has mostly said it before.
-    questions += [(pod, sidecars.model_startup, startups) for pod in observed.loading]
+                pods.append(pod)
+    pods += observed.loading
     if spec is not None and spec.adapters is not None:
-        # Last: settings come first where there is no time for all.
-        questions += [(pod, sidecars.adapters, adapters) for pod in answering]
+        pods += answering
     if spec is not None and serves_by_own_image(spec) and not any(versions.values()):
         # They have the same images, so one that tells is enough.
-        questions += [(pod, sidecars.link_version, versions) for pod in answering[:_ASKED_OF_LINK]]
-    silences = await _answers(questions, observed, now)
+        pods += answering[:_ASKED_OF_LINK]
+    states, silences = await _answers(sidecars, pods, observed, now)
+    loading = {pod.uid for pod in observed.loading}
+    serving = {pod.uid for pod in answering}
+    for uid, state in states.items():
+        in_force[uid] = state.settings_hash
+        if uid in loading and state.startup is not None:
+            startups[uid] = state.startup
+        if uid in serving and state.adapters is not None:
+            adapters[uid] = state.adapters
+        # None is said while the model server is away.
+        if uid in serving and state.link_version:
+            versions[uid] = state.link_version
     return replace(
         memory,
         in_force=in_force,
@@ -181,47 +189,41 @@ def _of(pods: Sequence[Pod], known: Mapping[str, Answered]) -> dict[str, Answere
 
 
 async def _answers(
-    questions: Sequence[tuple[Pod, _Question, dict[str, Any]]], observed: Observed, now: float
-) -> Mapping[str, Tries]:
-    """Put the questions, and write each answer into its dictionary, by uid of the pod.
+    sidecars: Sidecars, pods: Sequence[Pod], observed: Observed, now: float
+) -> tuple[Mapping[str, SidecarState], Mapping[str, Tries]]:
+    """The states of these pods' sidecars by uid, and the silences to be remembered.
 
-    Returns the silences to be remembered. The workers have few places, so the pods of one reconcile
-    have one time together: slow sidecars of one namespace must not keep other models waiting.
+    The workers have few places, so the pods of one reconcile have one time together: slow sidecars
+    of one namespace must not keep other models waiting.
     """
-    silences = {
-        pod.uid: observed.memory.silences[pod.uid]
-        for pod in observed.pods
-        if pod.uid in observed.memory.silences
-    }
-    places, begun, answered = asyncio.Semaphore(_ASKED_AT_ONCE), set(), set()
+    silences = _of(observed.pods, observed.memory.silences)
+    places, begun = asyncio.Semaphore(_ASKED_AT_ONCE), set()
 
-    async def ask(pod: Pod, question: _Question) -> Any:
+    async def ask(pod: Pod) -> SidecarState | None:
         async with places:
             begun.add(pod.uid)
-            return await question(pod.address, Whom(model=observed.model.key.name, pod=pod.uid))
+            return await sidecars.state(
+                pod.address, Whom(model=observed.model.key.name, pod=pod.uid)
+            )
 
-    def times(asked: tuple[Pod, _Question, dict[str, Any]]) -> int:
-        silence = silences.get(asked[0].uid)
+    def times(pod: Pod) -> int:
+        silence = silences.get(pod.uid)
         return 0 if silence is None else silence.times
 
     # Those first that have answered best: there may be no time left for others.
+    by_uid = {pod.uid: pod for pod in sorted(pods, key=times)}
     tasks = {
-        asyncio.create_task(ask(pod, question)): (pod.uid, answers)
-        for pod, question, answers in sorted(questions, key=times)
-        if pod.uid not in silences or not silences[pod.uid].waits(now)
+        asyncio.create_task(ask(pod)): uid
+        for uid, pod in by_uid.items()
+        if uid not in silences or not silences[uid].waits(now)
     }
     if not tasks:
-        return silences
+        return {}, silences
     try:
         done, _ = await asyncio.wait(tasks, timeout=_ANSWERS_SECONDS)
     finally:
         for task in tasks:
             task.cancel()
-    for task in done:
-        uid, answers = tasks[task]
-        answer = task.result()
-        if answer is not None:
-            answers[uid] = answer
-            answered.add(uid)
+    states = {tasks[task]: state for task in done if (state := task.result()) is not None}
     silences |= {uid: asked_again(silences.get(uid), now) for uid in begun}
-    return {uid: silence for uid, silence in silences.items() if uid not in answered}
+    return states, {uid: silence for uid, silence in silences.items() if uid not in states}

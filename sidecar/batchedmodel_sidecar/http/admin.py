@@ -115,11 +115,16 @@ class Admin:
             "compiled": is_compiled(),
             "profile": extent_of(None if status.model is None else status.model.profile),
             "link_version": status.link_version,
+            "startup": "ready" if status.model is not None else status.reason,
+            "adapters": self._adapters_told(),
         }
         return _json(document)
 
     async def _adapter_states(self, request: web.Request) -> web.Response:
-        return _json({"adapters": [state.to_mapping() for state in self.adapters.states]})
+        return _json({"adapters": self._adapters_told()})
+
+    def _adapters_told(self) -> list[dict[str, object]]:
+        return [state.to_mapping() for state in self.adapters.states]
 
     async def _stats(self, request: web.Request) -> web.Response:
         return _json(self.stats(self.lifecycle.draining).to_mapping())

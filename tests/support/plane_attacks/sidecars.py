@@ -19,7 +19,6 @@ from batchedmodel_contract.processes.listening import raise_descriptors
 from batchedmodel_contract.processes.sidecar_api import (
     ADMIN_PORT,
     MODEL_HEADER,
-    MODEL_STARTUP,
     POD_HEADER,
     SETTINGS,
     STATS,
@@ -140,9 +139,7 @@ def _numbers() -> bytes:
 
 def _steady(told: _Told, path: str) -> bytes:
     if path == SETTINGS:
-        return _written(told, json.dumps({"hash": told.settings}).encode())
-    if path == MODEL_STARTUP:
-        return _written(told, b"READY\n")
+        return _written(told, json.dumps({"hash": told.settings, "startup": "ready"}).encode())
     if path == STATS:
         return _written(told, json.dumps(_stats(told)).encode())
     return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"

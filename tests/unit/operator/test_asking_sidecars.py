@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from batchedmodel_kube.admin_client import Whom
+from batchedmodel_operator.interfaces import SidecarState
 from support.operator_cluster import FakeSidecars
 from support.operator_world import SIMULATED, World
 
@@ -18,8 +19,8 @@ class MuteSidecars(FakeSidecars):
         super().__init__()
         self.mute: set[str] = set()
 
-    async def settings_hash(self, address: str, whom: Whom) -> str | None:
-        answer = await super().settings_hash(address, whom)
+    async def state(self, address: str, whom: Whom) -> SidecarState | None:
+        answer = await super().state(address, whom)
         if address in self.mute:
             await asyncio.sleep(3600)
         return answer

@@ -15,6 +15,7 @@ from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER
 from batchedmodel_kube.admin_client import Whom
 from batchedmodel_kube.manifest.spec import PullPolicy
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
+from batchedmodel_operator.interfaces import SidecarState
 from batchedmodel_operator.settings import OperatorSettings
 
 WHOM = Whom(model="minilm", pod="uid-1")
@@ -63,8 +64,8 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
     status: int, body: bytes, expected: str | None
 ) -> None:
     with _server(status, body) as port:
-        sidecars = SidecarAdmin(port)
-        assert await sidecars.settings_hash("127.0.0.1", WHOM) == expected
+        state = await SidecarAdmin(port).state("127.0.0.1", WHOM)
+    assert (state and state.settings_hash) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,17 +73,17 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
     [
         (200, b'{"hash": "abc", "link_version": 3}', 3),
         (200, b'{"hash": "abc"}', 0),
-        (200, b'{"link_version": "3"}', 0),
+        (200, b'{"hash": "abc", "link_version": "3"}', 0),
         (200, b"[]", None),
-        (200, b"no JSON", None),
-        (503, b'{"link_version": 3}', None),
+        (503, b'{"hash": "abc", "link_version": 3}', None),
     ],
 )
 async def test_a_sidecar_that_tells_no_version_of_its_link_has_answered(
     status: int, body: bytes, expected: int | None
 ) -> None:
     with _server(status, body) as port:
-        assert await SidecarAdmin(port).link_version("127.0.0.1", WHOM) == expected
+        state = await SidecarAdmin(port).state("127.0.0.1", WHOM)
+    assert (state and state.link_version) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,36 +99,52 @@ async def test_what_another_pod_says_at_the_address_is_dropped_and_logged(
     model: str, pod: str, is_meant: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {MODEL_HEADER: model, POD_HEADER: pod}
-    for path, body, question, answer in (
-        ("/settings", b'{"hash": "abc"}', SidecarAdmin.settings_hash, "abc"),
-        ("/model/startup", b"loading", SidecarAdmin.model_startup, "loading"),
-    ):
-        caplog.clear()
-        with _server(200, body, path, headers) as port:
-            sidecars = SidecarAdmin(port)
-            said = await question(sidecars, "127.0.0.1", WHOM)
-        assert said == (answer if is_meant else None)
-        dropped = f"dropped: 127.0.0.1 is pod {pod} of model {model}, and not uid-1 of minilm"
-        assert (dropped in caplog.text) is not is_meant
+    with _server(200, b'{"hash": "abc"}', "/settings", headers) as port:
+        state = await SidecarAdmin(port).state("127.0.0.1", WHOM)
+    assert (state is not None) is is_meant
+    dropped = f"dropped: 127.0.0.1 is pod {pod} of model {model}, and not uid-1 of minilm"
+    assert (dropped in caplog.text) is not is_meant
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "expected"),
+    ("said", "expected"),
     [
-        (200, b"ready\n", "ready"),
-        (503, b"the model is FAILED: no file\n", "the model is FAILED: no file"),
-        (503, b"\xff", "\N{REPLACEMENT CHARACTER}"),
-        (503, b"x" * 100_000, "x" * 2048),
-        (404, b"not found", None),
-        (500, b"Server got itself in trouble", None),
+        ("the model is FAILED: no file\n", "the model is FAILED: no file"),
+        ("x" * 100_000, "x" * 2048),
+        (7, None),
     ],
 )
 async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
-    status: int, body: bytes, expected: str | None
+    said: object, expected: str | None
 ) -> None:
-    with _server(status, body, "/model/startup") as port:
-        sidecars = SidecarAdmin(port)
-        assert await sidecars.model_startup("127.0.0.1", WHOM) == expected
+    state = await _said({"startup": said})
+    assert state.startup == expected
+
+
+async def test_a_sidecar_of_an_earlier_release_is_asked_at_each_path() -> None:
+    bodies = {
+        "/settings": {"hash": "abc"},
+        "/adapters": {"adapters": [_adapter()]},
+    }
+
+    class Earlier(SidecarAdmin):
+        async def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
+            if path == "/model/startup":
+                return 503, b"the model is LOADING\n"
+            return 200, json.dumps(bodies[path]).encode()
+
+    state = await Earlier().state("127.0.0.1", WHOM)
+    assert state is not None
+    assert (state.settings_hash, state.startup) == ("abc", "the model is LOADING")
+    assert [one.name for one in state.adapters or ()] == ["sql"]
+
+
+async def _said(document: Mapping[str, object]) -> SidecarState:
+    body = json.dumps({"hash": "abc", "startup": "ready", **document}).encode()
+    with _server(200, body) as port:
+        state = await SidecarAdmin(port).state("127.0.0.1", WHOM)
+    assert state is not None
+    return state
 
 
 def _adapter(**other: object) -> dict[str, object]:
@@ -144,21 +161,19 @@ def _adapter(**other: object) -> dict[str, object]:
         ({"adapters": [_adapter(phase="HAPPY")]}, None),
         ({"adapters": [_adapter(number=-1)]}, None),
         ({"adapters": 7}, None),
-        ([], None),
+        ({}, None),
     ],
 )
 async def test_what_a_sidecar_says_of_adapters_is_a_bounded_list_or_nothing(
-    told: object, names: list[str] | None
+    told: Mapping[str, object], names: list[str] | None
 ) -> None:
-    with _server(200, json.dumps(told).encode(), "/adapters") as port:
-        found = await SidecarAdmin(port).adapters("127.0.0.1", WHOM)
+    found = (await _said(told)).adapters
     assert (None if found is None else [state.name for state in found]) == names
 
 
 async def test_the_reason_of_an_adapter_is_one_line_and_short() -> None:
     told = {"adapters": [_adapter(phase="FAILED", reason="a\nb" * 1000)]}
-    with _server(200, json.dumps(told).encode(), "/adapters") as port:
-        found = await SidecarAdmin(port).adapters("127.0.0.1", WHOM)
+    found = (await _said(told)).adapters
     assert found is not None
     assert len(found[0].reason) == 256
     assert found[0].reason.startswith("a?ba?b")
@@ -175,8 +190,7 @@ async def test_where_nobody_listens_there_is_no_answer() -> None:
     with _server(200, b"") as port:
         pass
     sidecars = SidecarAdmin(port)
-    assert await sidecars.settings_hash("127.0.0.1", WHOM) is None
-    assert await sidecars.model_startup("127.0.0.1", WHOM) is None
+    assert await sidecars.state("127.0.0.1", WHOM) is None
 
 
 def test_the_settings_name_what_is_missing_or_wrong() -> None:
@@ -221,9 +235,5 @@ async def test_a_sidecar_that_answers_byte_by_byte_has_one_deadline_for_all_of_i
 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         sidecars = SidecarAdmin(server.sockets[0].getsockname()[1])
-        asked = [
-            sidecars.settings_hash("127.0.0.1", WHOM),
-            sidecars.model_startup("127.0.0.1", WHOM),
-        ]
-        assert await asyncio.gather(*asked) == [None, None]
+        assert await sidecars.state("127.0.0.1", WHOM) is None
         await ended.wait()

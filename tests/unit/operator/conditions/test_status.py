@@ -268,8 +268,10 @@ async def test_of_many_pods_that_load_a_few_are_asked() -> None:
     world = await _world()
     for number in range(40):
         world.start_pod(str(number), **_loading())
+    await world.settle()
+    world.sidecars.asked.clear()
     await world.look()
-    assert len(world.sidecars.startups_asked) == 16
+    assert len(world.sidecars.asked) == 16
 
 
 async def test_neither_ready_pods_nor_those_of_earlier_revisions_are_asked() -> None:
@@ -277,10 +279,11 @@ async def test_neither_ready_pods_nor_those_of_earlier_revisions_are_asked() -> 
     world.start_pod("1", **_loading())
     world.spec({**SIMULATED, "accelerator": {}})
     await world.settle()
-    world.sidecars.startups_asked.clear()
     world.start_pod("2")
     await world.settle()
-    assert world.sidecars.startups_asked == []
+    world.sidecars.asked.clear()
+    await world.look()
+    assert world.sidecars.asked == []
 
 
 async def test_a_model_that_is_refused_whole_makes_no_progress() -> None:
