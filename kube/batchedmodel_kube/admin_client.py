@@ -25,7 +25,6 @@ _STATUS: Final = re.compile(r"HTTP/1\.([01]) (\d{3})(?: |$)")
 _LENGTH: Final = re.compile(r"\d{1,9}", re.ASCII)
 _NO_HTTP: Final = "an answer that is no HTTP"
 _LONGEST_NAMES: Final = 256
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class NoAnswer(Exception):
@@ -205,22 +204,14 @@ class AdminClient:
         self._idle: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}
         """By address, each with the timer that closes it when it is not used for long."""
 
-    async def ask(
-        self,
-        address: str,
-        path: str,
-        *,
-        whom: Whom | None = None,
-        method: str = "GET",
-        headers: Mapping[str, str] = _NO_HEADERS,
-    ) -> Answer:
-        """The answer, of whatever status, to a request without a body.
+    async def ask(self, address: str, path: str, *, whom: Whom | None = None) -> Answer:
+        """The answer, of whatever status, to a GET.
 
         Raises `NoAnswer`, and `OtherPod` when the sidecar that answers is not `whom`.
         """
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                answer = await self._asked(address, path, method, headers)
+                answer = await self._asked(address, path)
         except OSError as error:  # TimeoutError is one too
             raise NoAnswer(error.strerror or str(error) or "no answer in time") from error
         except ValueError as error:
@@ -234,15 +225,12 @@ class AdminClient:
         for address in list(self._idle):
             self._drop(address)
 
-    async def _asked(
-        self, address: str, path: str, method: str, headers: Mapping[str, str]
-    ) -> Answer:
+    async def _asked(self, address: str, path: str) -> Answer:
         kept = self._taken(address)
         stays = len(self._idle) < self._most_kept
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         request = (
-            f"{method} {path} HTTP/1.1\r\nHost: {authority(address, self._port)}\r\n"
-            f"Connection: {'keep-alive' if stays else 'close'}\r\n{lines}Content-Length: 0\r\n\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {authority(address, self._port)}\r\n"
+            f"Connection: {'keep-alive' if stays else 'close'}\r\n\r\n"
         ).encode()
         if kept is not None:
             try:

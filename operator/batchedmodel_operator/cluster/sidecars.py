@@ -5,7 +5,6 @@ Anybody may answer at a pod's address. So an answer that does not fit the questi
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
@@ -38,36 +37,22 @@ class SidecarAdmin:
 
     async def state(self, address: str, whom: Whom) -> SidecarState | None:
         """What the sidecar says of itself, or None when the pod gives no answer."""
-        status, body = await self._get(address, sidecar_api.SETTINGS, whom)
-        try:
-            document = parsed(body) if status == HTTPStatus.OK else None
-        except Unreadable:
-            return None
-        if not isinstance(document, dict):
-            return None
+        document = _document(*await self._get(address, sidecar_api.SETTINGS, whom))
         settings, link_version = document.get("hash"), document.get("link_version")
         if not isinstance(settings, str) or len(settings) > _LONGEST_HASH:
             return None
         if "startup" not in document:
-            document |= await self._earlier(address, whom)
+            # It is of an earlier release: pods keep their sidecar over an upgrade.
+            status, body = await self._get(address, sidecar_api.MODEL_STARTUP, whom)
+            if status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+                document["startup"] = body.decode(errors="replace")
+            document |= _document(*await self._get(address, sidecar_api.ADAPTERS, whom))
         return SidecarState(
             settings_hash=settings,
             link_version=link_version if isinstance(link_version, int) else 0,
             startup=_text(document.get("startup")),
             adapters=_adapters(document.get("adapters")),
         )
-
-    async def _earlier(self, address: str, whom: Whom) -> dict[str, Any]:
-        """What a sidecar of an earlier release says at two more paths: pods keep theirs."""
-        status, body = await self._get(address, sidecar_api.MODEL_STARTUP, whom)
-        document: dict[str, Any] = {}
-        if status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
-            document["startup"] = body.decode(errors="replace")
-        status, body = await self._get(address, sidecar_api.ADAPTERS, whom)
-        if status == HTTPStatus.OK:
-            with suppress(Unreadable, KeyError, TypeError):
-                document["adapters"] = parsed(body)["adapters"]
-        return document
 
     async def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
         """Status and body of the answer; no status when there is none, or another's."""
@@ -80,6 +65,15 @@ class SidecarAdmin:
         else:
             return answer.status, answer.body
         return None, b""
+
+
+def _document(status: int | None, body: bytes) -> dict[str, Any]:
+    """The JSON object of an answer; empty where there is none."""
+    try:
+        document = parsed(body) if status == HTTPStatus.OK else None
+    except Unreadable:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _text(value: object) -> str | None:

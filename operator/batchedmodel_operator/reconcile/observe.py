@@ -146,9 +146,9 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     adapters = _of(observed.newest, memory.adapters)
     versions = _of(observed.newest, memory.link_versions)
     answering = [pod for pod in observed.newest if pod.answers and pod.ready]
-    # Settings come first where there is no time for all.
-    pods = []
+    pods: list[Pod] = []
     if spec is not None:
+        # Settings come first where there is no time for all.
         wanted = batch_settings(spec).digest()
         for pod in observed.pods:
             before = memory.inquiries.get((pod.uid, wanted))
@@ -158,7 +158,7 @@ async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:
     pods += observed.loading
     if spec is not None and spec.adapters is not None:
         pods += answering
-    if spec is not None and serves_by_own_image(spec) and not any(versions.values()):
+    elif spec is not None and serves_by_own_image(spec) and not any(versions.values()):
         # They have the same images, so one that tells is enough.
         pods += answering[:_ASKED_OF_LINK]
     states, silences = await _answers(sidecars, pods, observed, now)
@@ -206,12 +206,9 @@ async def _answers(
                 pod.address, Whom(model=observed.model.key.name, pod=pod.uid)
             )
 
-    def times(pod: Pod) -> int:
-        silence = silences.get(pod.uid)
-        return 0 if silence is None else silence.times
-
     # Those first that have answered best: there may be no time left for others.
-    by_uid = {pod.uid: pod for pod in sorted(pods, key=times)}
+    times = {uid: silence.times for uid, silence in silences.items()}
+    by_uid = {pod.uid: pod for pod in sorted(pods, key=lambda pod: times.get(pod.uid, 0))}
     tasks = {
         asyncio.create_task(ask(pod)): uid
         for uid, pod in by_uid.items()

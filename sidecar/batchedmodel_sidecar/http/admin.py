@@ -109,7 +109,7 @@ class Admin:
 
     async def _settings(self, request: web.Request) -> web.Response:
         settings, status = self.batcher.settings, self.link.status
-        document: dict[str, object] = {
+        document = {
             "hash": settings.digest(),
             "settings": asdict(settings),
             "compiled": is_compiled(),
