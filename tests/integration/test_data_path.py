@@ -201,6 +201,7 @@ async def test_settings_change_without_restart_and_their_hash_is_reported(chain:
     await chain.sidecar.wait_for(f"settings {settings.digest()} in force", after=seen)
     told = json.loads((await chain.admin("/settings"))[1])
     assert (told["hash"], told["link_version"]) == (settings.digest(), 1)
+    assert (told["startup"], told["adapters"]) == ("ready", [])
     assert await chain.metric("batchedmodel_settings_info", hash=settings.digest()) == 1
     before = await chain.metric("batchedmodel_batch_size_bucket", le="4.0")
     assert all(await asyncio.gather(*(echoed(chain, i) for i in range(30))))
