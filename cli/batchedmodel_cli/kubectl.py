@@ -24,12 +24,8 @@ OPTIONS: Final[Sequence[click.Parameter]] = (
 )
 
 
-class NotInstalled(Refused):
-    """There is no kubectl on this machine."""
-
-
 def run(*words: str, context: str | None, namespace: str | None, form: str = "yaml") -> str:
-    """What a command, such as `get`, says of objects; raises `Refused` and `NotInstalled`."""
+    """What a command, such as `get`, says of objects; raises `Refused`."""
     command = [_KUBECTL, *words, f"--output={form}"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
@@ -44,7 +40,7 @@ def run(*words: str, context: str | None, namespace: str | None, form: str = "ya
             timeout=_LONGEST_SECONDS,
         )
     except FileNotFoundError as error:
-        raise NotInstalled(f"{_KUBECTL} is not installed") from error
+        raise Refused(f"{_KUBECTL} is not installed") from error
     except subprocess.TimeoutExpired as error:
         raise Refused(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
     if ran.returncode:

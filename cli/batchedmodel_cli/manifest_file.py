@@ -85,11 +85,6 @@ def manifest_among(
         raise UnusableManifest(*map(str, error.mistakes)) from error
 
 
-def holds_class(file: Path) -> bool:
-    """Whether a file that `read_manifest_file` takes holds a class as well."""
-    return any(map(_is_class, read_documents(read_text(file))))
-
-
 def _is_class(document: object) -> bool:
     return isinstance(document, Mapping) and document.get("kind") == CLASS_KIND
 

@@ -45,9 +45,7 @@ def test_an_edit_is_compared_with_the_object_that_the_api_server_has(
     assert main(["diff", str(file)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert 'kubectl: Error from server (NotFound): batchedmodels.batchedmodel.dev "minilm"' in (
-        said.err
-    )
+    assert said.err == "the live object: there is no BatchedModel minilm\n"
 
     server.kubectl("apply", "--filename", file)
     assert main(["diff", str(file)]) == 0

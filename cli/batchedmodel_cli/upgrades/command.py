@@ -69,10 +69,7 @@ def command(**given: object) -> int:
         classes = _objects(arguments, CLASS_KIND.lower()) if _names_class(models) else []
         selector = f"--selector={MANAGED_BY_LABEL}={MANAGED_BY}"
         deployments = _objects(arguments, "deployment", selector)
-        failed = any(
-            (m.get("status") or {}).get("rollout", {}).get("failedRevision") for m in models
-        )
-        templates = _objects(arguments, "controllerrevision", selector) if failed else []
+        templates = _objects(arguments, "controllerrevision", selector)
     except Refused as error:
         print(error, file=sys.stderr)
         return _WRONG

@@ -32,6 +32,8 @@ class Setting:
     required: bool
     effective: str
     """How the value is found when the author gives none and it depends on other fields."""
+    edit: str = ""
+    """The mark of the field: what an edit does in a cluster. Empty: what its section says."""
     repeats: type[Any] | None = None
     """The record that declares the field first."""
 
@@ -55,15 +57,22 @@ class RecordOf:
         return record
 
 
-def setting(rule: Rule, *, required: bool = False, effective: str = "", default: Any = None) -> Any:
+def setting(
+    rule: Rule,
+    *,
+    required: bool = False,
+    effective: str = "",
+    edit: str = "",
+    default: Any = None,
+) -> Any:
     """Declare a field. Absent and without a default it is None; `effective` says what holds."""
-    declared = Setting(name="", rule=rule, required=required, effective=effective)
+    declared = Setting(name="", rule=rule, required=required, effective=effective, edit=edit)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
 
 
-def section(of: type[Any], *, required: bool = False, default: Any = None) -> Any:
+def section(of: type[Any], *, required: bool = False, edit: str = "", default: Any = None) -> Any:
     """Declare a field that holds another record."""
-    return setting(RecordOf(of), required=required, default=default)
+    return setting(RecordOf(of), required=required, edit=edit, default=default)
 
 
 def as_in(

@@ -6,6 +6,7 @@ from batchedmodel_contract.lora import AdapterSettings
 from batchedmodel_contract.manifest.adapters import MOST_ITEMS
 from batchedmodel_contract.manifest.adapters import AdapterItem as PodAdapterItem
 from batchedmodel_contract.schema.reading import RecordOf, Records, as_in, section, setting
+from batchedmodel_kube.manifest.effect import Effect
 from batchedmodel_kube.manifest.generation import MEMORY
 from batchedmodel_kube.manifest.source import SecretKey, Source
 
@@ -39,6 +40,7 @@ class Adapters:
     items: tuple[AdapterItem, ...] = setting(
         Records(each=RecordOf(AdapterItem), form="a list of adapters", at_most=MOST_ITEMS),
         default=(),
+        edit=Effect.MAY_ROLL_PODS,
     )
     """The adapters. An edit reaches running pods, and replaces them only where it changes which
     volumes are named."""

@@ -10,6 +10,7 @@ from batchedmodel_contract.manifest.batching import (
 )
 from batchedmodel_contract.schema.reading import as_in, section, setting
 from batchedmodel_contract.schema.rules import Real, Text, Whole
+from batchedmodel_kube.manifest.effect import Effect
 
 MOST_CONTEXT_TOKENS: Final = 1_048_576
 MEMORY: Final = Text(
@@ -43,10 +44,12 @@ class Generation:
     max_tokens_per_step: int | None = as_in(BatchSettings, "max_tokens_per_step")
     """Tokens of prompts and texts together that one step computes. Fewer make steps shorter, more
     read prompts faster. Absent: as many as the model server deems fit."""
-    max_context_tokens: int | None = setting(Whole(minimum=2, maximum=MOST_CONTEXT_TOKENS))
+    max_context_tokens: int | None = setting(
+        Whole(minimum=2, maximum=MOST_CONTEXT_TOKENS), edit=Effect.ROLLS_PODS
+    )
     """Tokens of a prompt and its text together; longer requests are refused. An edit replaces the
     pods. Absent: as many as the model takes."""
-    kv_cache: KeyValueCache | None = section(KeyValueCache)
+    kv_cache: KeyValueCache | None = section(KeyValueCache, edit=Effect.ROLLS_PODS)
     """Room for the keys and values of all texts that run. An edit replaces the pods. Absent: the
     model server's own share of the memory that the model leaves."""
     target_first_token_milliseconds: int | None = setting(TARGET_MILLISECONDS)

@@ -18,6 +18,7 @@ from batchedmodel_contract.schema.rules import ANY_TEXT, Choice, Text, Truth, Wh
 from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, MapOf
 from batchedmodel_kube.manifest.adapters import Adapters
 from batchedmodel_kube.manifest.batching import Batching
+from batchedmodel_kube.manifest.effect import Effect
 from batchedmodel_kube.manifest.generation import Generation
 from batchedmodel_kube.manifest.source import Source
 from batchedmodel_kube.manifest.workload import (
@@ -135,7 +136,9 @@ class Sidecar:
 
     image: str | None = setting(Text(pattern=r"\S+", form="an image reference"))
     """Image of the sidecar, of the operator's own version. Absent: the chart's."""
-    upgrade: UpgradeMode | None = setting(Choice(of=UpgradeMode), effective="what the chart says")
+    upgrade: UpgradeMode | None = setting(
+        Choice(of=UpgradeMode), effective="what the chart says", edit=Effect.MAY_ROLL_PODS
+    )
     """Whether pods are replaced for the images of another operator, the sidecar's and the model
     server's: `Pinned` waits for an edit, `Rolling` does it when the model's turn comes."""
     resources: Resources = section(Resources, default=Resources())
@@ -170,44 +173,48 @@ class Drain:
 class Spec:
     """The whole `spec`."""
 
-    class_name: str | None = setting(CLASS_NAME)
+    class_name: str | None = setting(CLASS_NAME, edit=Effect.NO_EFFECT)
     """BatchedModelClass whose values hold where this manifest says nothing itself."""
-    suspend: bool = setting(Truth(), default=False)
+    suspend: bool = setting(Truth(), default=False, edit=Effect.SCALES_PODS)
     """Whether the model rests: no pods, while its objects and its URL stay."""
     replicas: int | None = setting(
-        Whole(minimum=0, maximum=1000), effective="1 without `autoscaling`"
+        Whole(minimum=0, maximum=1000),
+        effective="1 without `autoscaling`",
+        edit=Effect.SCALES_PODS,
     )
     """Pods, when nothing scales them."""
-    model: Model = section(Model, required=True)
+    model: Model = section(Model, required=True, edit=Effect.ROLLS_PODS)
     """What runs a batch."""
-    batching: Batching = section(Batching, default=Batching())
+    batching: Batching = section(Batching, default=Batching(), edit=Effect.EFFECTIVE_AT_ONCE)
     """How requests share a forward pass."""
-    generation: Generation | None = section(Generation)
+    generation: Generation | None = section(Generation, edit=Effect.EFFECTIVE_AT_ONCE)
     """How text is generated, chat and completions: by a handler's model, or by a server of protocol
     OpenAI. Absent: limits are the model server's own or learnt, and there are no targets."""
-    adapters: Adapters | None = section(Adapters)
+    adapters: Adapters | None = section(Adapters, edit=Effect.ROLLS_PODS)
     """Fine-tunings (LoRA) of the model that are served beside it, in the same batches. Absent:
     none."""
-    accelerator: Accelerator | None = section(Accelerator)
+    accelerator: Accelerator | None = section(Accelerator, edit=Effect.ROLLS_PODS)
     """The device that each pod needs, as an extended resource; claims of dynamic resource
     allocation are not made. Absent: none."""
-    autoscaling: Autoscaling | None = section(Autoscaling)
+    autoscaling: Autoscaling | None = section(Autoscaling, edit=Effect.CHANGES_AUTOSCALING)
     """How the number of pods follows the load; absent: it does not."""
-    sidecar: Sidecar = section(Sidecar, default=Sidecar())
+    sidecar: Sidecar = section(Sidecar, default=Sidecar(), edit=Effect.ROLLS_PODS)
     """The batching sidecar."""
-    startup: Startup = section(Startup, default=Startup())
+    startup: Startup = section(Startup, default=Startup(), edit=Effect.ROLLS_PODS)
     """How a pod begins."""
-    drain: Drain = section(Drain, default=Drain())
+    drain: Drain = section(Drain, default=Drain(), edit=Effect.ROLLS_PODS)
     """How a pod ends."""
-    rollout: Rollout = section(Rollout, default=Rollout())
+    rollout: Rollout = section(Rollout, default=Rollout(), edit=Effect.CHANGES_ROLLOUT)
     """How pods are replaced by those of a new revision."""
-    service: Service = section(Service, default=Service())
+    service: Service = section(Service, default=Service(), edit=Effect.CHANGES_SERVICE)
     """The Service in front."""
-    disruption: Disruption = section(Disruption, default=Disruption())
+    disruption: Disruption = section(
+        Disruption, default=Disruption(), edit=Effect.CHANGES_DISRUPTION
+    )
     """What those may do to pods who drain nodes."""
-    security: Security = section(Security, default=Security())
+    security: Security = section(Security, default=Security(), edit=Effect.ROLLS_PODS)
     """What the pods' containers may do."""
-    pod: Pod = section(Pod, default=Pod())
+    pod: Pod = section(Pod, default=Pod(), edit=Effect.ROLLS_PODS)
     """Where pods run and what they carry."""
 
 

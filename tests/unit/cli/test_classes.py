@@ -79,10 +79,10 @@ def test_diff_compares_with_the_live_class_and_shows_what_another_would_do(
     other = a_class(batching={"maxBatchSize": 64}, pod={"nodeSelector": {"disk": "ssd"}})
     assert main(["diff", str(written(tmp_path, MODEL, other)), given, "--json"]) == 1
     changes = json.loads(capsys.readouterr().out)["changes"]
-    effects = {one["field"]: one["effects"] for one in changes}
+    effects = {one["field"]: one["effect"] for one in changes}
     assert effects == {
-        "spec.batching.maxBatchSize": ["EffectiveAtOnce"],
-        "spec.pod.nodeSelector": ["RollsPods"],
+        "spec.batching.maxBatchSize": "EffectiveAtOnce",
+        "spec.pod.nodeSelector": "RollsPods",
     }
 
 
@@ -93,7 +93,7 @@ def test_diff_tells_that_naming_a_class_that_says_the_same_has_no_effect(
     given = live(tmp_path, {**MODEL, "spec": own}, BATCHES)
     assert main(["diff", str(written(tmp_path, MODEL)), given, "--json"]) == 1
     (change,) = json.loads(capsys.readouterr().out)["changes"]
-    assert (change["field"], change["effects"]) == ("spec.className", ["NoEffect"])
+    assert (change["field"], change["effect"]) == ("spec.className", "NoEffect")
 
 
 def test_diff_says_that_the_live_class_is_missing(
