@@ -26,7 +26,7 @@ _SUMMARIES: Final = {
     "init": "write a manifest, a request and, if wanted, a handler with its test",
     "validate": "check manifests without a cluster",
     "simulate": "say what latency, how many replicas and which settings, without a device",
-    "diff": "say what applying a manifest does to the live model: restarts, pods, latency",
+    "diff": "say what applying a manifest does to the live model: restarts, pods",
     "upgrades": "say which models' pods the images of another chart would replace",
 }
 _OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended

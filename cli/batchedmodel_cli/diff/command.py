@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SAME: Final = 0
 _DIFFERENT: Final = 1
 _WRONG: Final = 2
+_LIVE: Final = "What `kubectl get` says of the model, as YAML; - for standard input."
 
 
 @click.command(
@@ -40,13 +41,7 @@ Exit codes:
   2  the command line, the manifest or the live object is wrong or missing""",
     params=[
         click.Argument(["file"], type=click.Path(path_type=Path, readable=False)),
-        click.Option(
-            ["--live"],
-            metavar="FILE|-",
-            type=inputs.FILE,
-            help="Output of `kubectl get batchedmodel NAME -o yaml`, - for standard input "
-            "(default: ask kubectl).",
-        ),
+        click.Option(["--live"], metavar="FILE|-", type=inputs.FILE, help=_LIVE),
         *kubectl.OPTIONS,
         click.Option(["--json"], is_flag=True, help="Print JSON instead of lines."),
     ],
@@ -65,8 +60,6 @@ def command(**given: object) -> int:
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
-    except KeyboardInterrupt:
-        return inputs.INTERRUPTED
     document = report.document(manifest.name, live_model, new)
     if arguments.json:
         print(json.dumps(document, indent=2, allow_nan=False))

@@ -34,8 +34,7 @@ def edits(old: Spec, new: Spec) -> tuple[Edit, ...]:
 
 def in_order(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     """Each effect once, the worst first."""
-    known = frozenset(effects)
-    return tuple(effect for effect in Effect if effect in known)
+    return tuple(sorted(set(effects), key=[*Effect].index))
 
 
 def _edits(of: type[Any], old: Any, new: Any, above: str, mark: str) -> Iterator[Edit]:

@@ -71,8 +71,7 @@ def read_live(
         raise _refused(error) from error
     status = body.get("status")
     desired = status.get("desiredReplicas") if isinstance(status, Mapping) else None
-    present = desired if isinstance(desired, int) else 0
-    return LiveModel(spec=spec, pods=pods_with(spec, present))
+    return LiveModel(spec=spec, pods=pods_with(spec, desired if isinstance(desired, int) else 0))
 
 
 def pods_with(spec: Spec, present: int) -> int:

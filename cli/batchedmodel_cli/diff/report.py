@@ -18,7 +18,6 @@ from batchedmodel_kube.manifest.workload import RolloutStrategy
 VERSION: Final = 2
 """The document's; grows when a key changes its meaning or goes."""
 
-_ABSENT: Final = "absent"
 _LONGEST: Final = 40
 """Characters of a value that stand in the table."""
 _NONE: Final = (0, "0%")
@@ -78,7 +77,7 @@ def sentence(effect: Effect, live: LiveModel, new: Spec) -> str:
 
 def _shown(value: object) -> str:
     if value is None:
-        return _ABSENT
+        return "absent"
     text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -105,10 +104,10 @@ def _scaled(before: int, after: int, new: Spec) -> str:
     said = f"{_pods(before)} before, {after} after"
     if after < before:
         return f"{said}; pods that go first answer what they have accepted"
-    accelerator = new.accelerator
-    if after == before or accelerator is None:
-        return said
-    return f"{said}: {(after - before) * accelerator.count} more {accelerator.resource} needed"
+    if after > before and new.accelerator is not None:
+        more = (after - before) * new.accelerator.count
+        return f"{said}: {more} more {new.accelerator.resource} needed"
+    return said
 
 
 def _autoscaled(before: int, after: int, new: Spec) -> str:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from batchedmodel_cli import kubectl
 from batchedmodel_cli.formatting import aligned
 from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.upgrades.foretell import Effect, Forecast, Images, foretell
+from batchedmodel_kube.manifest.model_class import class_name_of
 from batchedmodel_kube.manifest.workload import UpgradeMode
 from batchedmodel_kube.names import CLASS_KIND, KIND, MANAGED_BY, MANAGED_BY_LABEL
 
@@ -66,30 +68,28 @@ def command(**given: object) -> int:
         if images.sidecar is None and images.model_server is None:
             raise Refused("--sidecar-image or --model-server-image is missing: what would be new")
         models = _objects(arguments, KIND.lower())
-        classes = _objects(arguments, CLASS_KIND.lower()) if _names_class(models) else []
+        classes = _objects(arguments, CLASS_KIND.lower()) if any(map(class_name_of, models)) else []
         selector = f"--selector={MANAGED_BY_LABEL}={MANAGED_BY}"
         deployments = _objects(arguments, "deployment", selector)
-        templates = _objects(arguments, "controllerrevision", selector)
+        failed = any(
+            (m.get("status") or {}).get("rollout", {}).get("failedRevision") for m in models
+        )
+        templates = _objects(arguments, "controllerrevision", selector) if failed else []
     except Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
     found = list(foretell(models, classes, deployments, templates, images))
     if arguments.json:
-        print(json.dumps([_document(one) for one in found], indent=2))
+        print(json.dumps([asdict(one) for one in found], indent=2))
     else:
         print("\n".join(_lines(found)))
     return 0
 
 
-def _names_class(models: Sequence[dict[str, Any]]) -> bool:
-    return any(isinstance(m.get("spec"), dict) and m["spec"].get("className") for m in models)
-
-
 def _objects(arguments: SimpleNamespace, *what: str) -> list[dict[str, Any]]:
     where = () if arguments.namespace is not None else ("--all-namespaces",)
-    words = ("get", *what, *where)
     context, namespace = arguments.context, arguments.namespace
-    text = kubectl.run(*words, context=context, namespace=namespace, form="json")
+    text = kubectl.run("get", *what, *where, context=context, namespace=namespace, form="json")
     try:
         items: Any = json.loads(text)["items"]
         if all(isinstance(one["metadata"]["name"], str) for one in items):
@@ -99,28 +99,14 @@ def _objects(arguments: SimpleNamespace, *what: str) -> list[dict[str, Any]]:
     raise Refused(f"kubectl get {what[0]}: what it printed is no list of objects")
 
 
-def _document(one: Forecast) -> dict[str, Any]:
-    changes = [{"from": old, "to": new} for old, new in one.changes]
-    head = {"namespace": one.namespace, "name": one.name, "effect": one.effect.value}
-    return {**head, "pods": one.pods, "images": changes, "why": one.why or None}
-
-
 def _lines(found: Sequence[Forecast]) -> list[str]:
     if not found:
         return ["there are no BatchedModels"]
     rows = [("NAMESPACE", "NAME", "PODS", "EFFECT", "IMAGES")]
-    rows += [
-        (
-            one.namespace,
-            one.name,
-            str(one.pods),
-            one.effect.value,
-            ", ".join(f"{old} -> {new}" for old, new in one.changes),
-        )
-        for one in found
-    ]
+    for one in found:
+        images = ", ".join(f"{image['from']} -> {image['to']}" for image in one.images)
+        rows.append((one.namespace, one.name, str(one.pods), one.effect.value, images))
     counts = Counter(one.effect for one in found)
-    told = [(effect.value, str(counts[effect]), _MEANINGS[effect]) for effect in Effect]
-    told = [one for one in told if one[1] != "0"]
+    told = [(one.value, str(counts[one]), _MEANINGS[one]) for one in Effect if counts[one]]
     why = [f"{one.namespace}/{one.name}: {one.why}" for one in found if one.why]
     return [*aligned(rows, indent=0), "", *aligned(told, indent=0), *(["", *why] if why else [])]

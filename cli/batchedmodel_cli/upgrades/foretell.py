@@ -1,6 +1,6 @@
 """What other images would do to each model of a cluster. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -47,9 +47,9 @@ class Forecast:
     name: str
     effect: Effect
     pods: int
-    changes: tuple[tuple[str, str], ...] = ()
-    """Images that are replaced, and by which."""
-    why: str = ""
+    images: Sequence[Mapping[str, str]]
+    """Those that are replaced (``from``), and by which (``to``)."""
+    why: str | None
     """What failed, of images that were taken back; what a model that waits waits for."""
 
 
@@ -76,7 +76,7 @@ def foretell(
             effect, changes = Effect.UNREADABLE, list[tuple[str, str]]()
         else:
             effect, changes = _effect(spec, deployment, images)
-        why = ""
+        why = None
         waits = _waits_for_model_image(model)
         if effect in (Effect.ROLLS, Effect.PINNED) and waits:
             effect, why = Effect.WAITS, waits
@@ -89,13 +89,9 @@ def foretell(
                 said = (rollout.get(name, "") for name in ("failedReason", "failedMessage"))
                 why = ": ".join(one for one in said if one)
         pods = 0 if deployment is None else int(deployment["spec"].get("replicas", 1))
+        images_changed = [{"from": old, "to": new} for old, new in changes]
         yield Forecast(
-            namespace=namespace,
-            name=name,
-            effect=effect,
-            pods=pods,
-            changes=tuple(changes),
-            why=why,
+            namespace=namespace, name=name, effect=effect, pods=pods, images=images_changed, why=why
         )
 
 
@@ -118,11 +114,11 @@ def _effect(
     return Effect.ROLLS if rolls else Effect.PINNED, changes
 
 
-def _waits_for_model_image(model: Mapping[str, Any]) -> str:
-    """The operator's sentence, where its condition says so; empty where it does not."""
+def _waits_for_model_image(model: Mapping[str, Any]) -> str | None:
+    """The operator's sentence, where its condition says so; None where it does not."""
     conditions = (model.get("status") or {}).get("conditions") or ()
     waiting = (one for one in conditions if one.get("reason") == Effect.WAITS.value)
-    return next((str(one.get("message", "")) for one in waiting), "")
+    return next((str(one.get("message", "")) for one in waiting), None)
 
 
 def _is_ours(spec: Spec) -> bool:

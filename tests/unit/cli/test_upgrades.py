@@ -52,7 +52,6 @@ async def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         "spec": {"sidecar": rolling},
     }
     answers = {"batchedmodel": models, "batchedmodelclass": [calm], "deployment": deployments}
-    answers["controllerrevision"] = []
     monkeypatch.setattr(subprocess, "run", _kubectl(answers))
     return _command
 
