@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from batchedmodel_contract.schema.reading import Section, Setting, declarations
+from batchedmodel_contract.schema.reading import RecordOf, Setting, declarations
 from batchedmodel_contract.schema.shapes import MapOf
 from batchedmodel_kube.manifest.effect import Effect
 from batchedmodel_kube.manifest.spec import Spec
@@ -43,8 +43,9 @@ def _edits(of: type[Any], old: Any, new: Any, above: str, mark: str) -> Iterator
         path = f"{above}.{declared.name}"
         if before == after:
             continue
-        if isinstance(declared, Section) and before is not None and after is not None:
-            yield from _edits(declared.of, before, after, path, declared.edit or mark)
+        rule = declared.rule
+        if isinstance(rule, RecordOf) and before is not None and after is not None:
+            yield from _edits(rule.of, before, after, path, declared.edit or mark)
         else:
             marks = [*_marks(declared, before, mark), *_marks(declared, after, mark)]
             yield Edit(
@@ -55,24 +56,24 @@ def _edits(of: type[Any], old: Any, new: Any, above: str, mark: str) -> Iterator
             )
 
 
-def _marks(declared: Setting | Section, value: object, inherited: str) -> Iterator[Effect]:
+def _marks(declared: Setting, value: object, inherited: str) -> Iterator[Effect]:
     """The mark of a field and, of a section, those of the fields that it sets."""
     mark = declared.edit or inherited
     yield Effect(mark)
-    if isinstance(declared, Section) and value is not None:
-        for field, inner in declarations(declared.of):
+    if isinstance(declared.rule, RecordOf) and value is not None:
+        for field, inner in declarations(declared.rule.of):
             within = getattr(value, field.name)
             if within != field.default:
                 yield from _marks(inner, within, mark)
 
 
-def _as_json(declared: Setting | Section, value: Any) -> object:
+def _as_json(declared: Setting, value: Any) -> object:
     if value is None:
         return None
-    if isinstance(declared, Section):
+    if isinstance(declared.rule, RecordOf):
         values = {
             inner.name: _as_json(inner, getattr(value, field.name))
-            for field, inner in declarations(declared.of)
+            for field, inner in declarations(declared.rule.of)
         }
         return {name: inner for name, inner in values.items() if inner is not None}
     if isinstance(value, tuple):

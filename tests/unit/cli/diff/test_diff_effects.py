@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_cli.diff.edits import edits
-from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.reading import RecordOf, declarations
 from batchedmodel_kube.manifest.effect import Effect
 from batchedmodel_kube.manifest.spec import Spec
 from batchedmodel_operator.kinds import CHILDREN, Kind
@@ -81,8 +81,8 @@ async def _changed(before: Drawn, after: Drawn) -> set[str]:
 def _unmarked(of: type[Any], mark: str, path: str) -> Iterator[str]:
     for _, declared in declarations(of):
         own, below = declared.edit or mark, f"{path}.{declared.name}"
-        if isinstance(declared, Section):
-            yield from _unmarked(declared.of, own, below)
+        if isinstance(declared.rule, RecordOf):
+            yield from _unmarked(declared.rule.of, own, below)
         elif not own:
             yield below
 
