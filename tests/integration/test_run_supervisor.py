@@ -125,7 +125,7 @@ for _ in range(6000):
         "sys.stdout.write('last words')"
     )
     lines: list[str] = []
-    one = Process(process("front", code), lines.append)
+    one = await Process.start(process("front", code), lines.append)
     try:
         assert await asyncio.wait_for(one.ended, 30) == 0
         assert lines == ["last words"]
@@ -135,7 +135,8 @@ for _ in range(6000):
 
 async def test_standard_error_is_shown_like_standard_output() -> None:
     lines: list[str] = []
-    one = Process(process("front", "import sys; sys.stderr.write('oh\\n')"), lines.append)
+    spec = process("front", "import sys; sys.stderr.write('oh\\n')")
+    one = await Process.start(spec, lines.append)
     assert await one.ended_within(20)
     assert lines == ["oh"]
 
@@ -143,4 +144,4 @@ async def test_standard_error_is_shown_like_standard_output() -> None:
 async def test_a_program_that_does_not_exist_is_an_os_error() -> None:
     spec = ProcessSpec(name="x", command=("/no/such",), environment={}, stop_within_seconds=1)
     with pytest.raises(FileNotFoundError):
-        Process(spec, print)
+        await Process.start(spec, print)

@@ -1,21 +1,23 @@
 """One child process: started in its own session, its lines handed on, its end awaited.
 
-Called by the supervisor. The event loop watches a pipe for the lines and a pidfd for the end. So
-there is no other thread, and `preexec_fn` is safe.
+Called by the supervisor, in the main thread: the kernel kills a process when the thread that
+started it ends.
 """
 
 import asyncio
-import codecs
 import ctypes
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, Self
 
 _LONGEST_LINE: Final = 65_536
-_CHUNK: Final = 65_536
+"""Bytes of a line that are held."""
+_LAST_LINES_SECONDS: Final = 1.0
+"""For what is in the pipe at a process's end. Its own children may hold the pipe open for ever."""
 _PR_SET_PDEATHSIG: Final = 1
 # Loaded before any fork: between fork and exec the child may only call it.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -36,117 +38,89 @@ class ProcessSpec:
     """What an exit code after SIGTERM tells a person; a code without an entry is shown itself."""
 
 
-class LineSplitter:
-    """Cuts a stream of bytes into lines of text. It holds at most one line, of bounded length."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
-
-    def feed(self, data: bytes) -> list[str]:
-        """The lines that are complete now."""
-        *lines, rest = (self._rest + self._decoder.decode(data)).split("\n")
-        while len(rest) > _LONGEST_LINE:
-            lines.append(rest[:_LONGEST_LINE])
-            rest = rest[_LONGEST_LINE:]
-        self._rest = rest
-        return [_as_a_terminal_leaves_it(line) for line in lines]
-
-    def close(self) -> list[str]:
-        """The last line, if the stream ended without a line end."""
-        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
-        return [_as_a_terminal_leaves_it(rest)] if rest else []
-
-
 class Process:
-    """A running process. `ended` holds its return code once it is over and its lines are out."""
+    """A running process. `ended` gives its return code once it is over and its lines are out."""
 
-    def __init__(self, spec: ProcessSpec, on_line: Callable[[str], None]) -> None:
-        """Start it; must be called in a running loop. Raises `OSError` when it cannot start."""
-        self._loop = asyncio.get_running_loop()
-        self._on_line = on_line
-        self._lines = LineSplitter()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
-        self._output, for_child = os.pipe()
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reading: asyncio.Task[None],
+        pipe: asyncio.ReadTransport,
+    ) -> None:
+        self._process = process
+        self._reading = reading
+        self._pipe = pipe
+        self.ended = asyncio.create_task(self._end())
+
+    @classmethod
+    async def start(cls, spec: ProcessSpec, on_line: Callable[[str], None]) -> Self:
+        """Start it; raises `OSError` when it cannot start."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(_LONGEST_LINE)
+        # Not the library's own pipe: a child that the process leaves behind may hold it open.
+        output, for_child = os.pipe()
+        pipe, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb")
+        )
         try:
-            self._popen = _start(spec, for_child)
-        except OSError:
-            os.close(self._output)
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                env=dict(spec.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=for_child,
+                stderr=for_child,
+                # Ctrl-C reaches every process of the terminal's session. It must reach only the
+                # command, because the model server has to outlive the batcher.
+                start_new_session=True,
+                preexec_fn=partial(_die_with_parent, os.getpid()),
+            )
+        except BaseException:
+            pipe.close()
             raise
         finally:
             os.close(for_child)
-        self._pidfd = os.pidfd_open(self._popen.pid)
-        os.set_blocking(self._output, False)
-        self._loop.add_reader(self._output, self._read)
-        self._loop.add_reader(self._pidfd, self._reap)
+        return cls(process, asyncio.create_task(_show(reader, on_line)), pipe)
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal; one that has ended takes none."""
-        self._popen.send_signal(signal_number)
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal_number)
 
     async def ended_within(self, seconds: float) -> bool:
         """Whether it ended in that time."""
         done, _ = await asyncio.wait({self.ended}, timeout=seconds)
         return bool(done)
 
-    def kill(self) -> None:
-        """End it here and now, whatever it is doing, and wait for that."""
-        self._popen.kill()
-        self._reap()
+    async def _end(self) -> int:
+        returncode = await self._process.wait()
+        await asyncio.wait({self._reading}, timeout=_LAST_LINES_SECONDS)
+        self._pipe.close()
+        await self._reading
+        return returncode
 
-    def _read(self) -> bool:
-        """Hand on what there is to read; whether there may be more."""
+
+async def lines_of(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+    """The lines of a stream, as a terminal leaves them; one that is too long comes in parts."""
+    while True:
         try:
-            data = os.read(self._output, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._loop.remove_reader(self._output)
-        for line in self._lines.feed(data):
-            self._on_line(line)
-        return bool(data)
-
-    def _reap(self) -> None:
-        if self.ended.done():
-            return
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        returncode = self._popen.wait()
-        # Hand on its last lines before its end. Read what is there, not up to the end of the file:
-        # a child that it left behind may hold the pipe open.
-        try:
-            while self._read():
-                pass
-            for line in self._lines.close():
-                self._on_line(line)
-        finally:
-            self._loop.remove_reader(self._output)
-            os.close(self._output)
-            self.ended.set_result(returncode)
+            line = await reader.readuntil()
+        except asyncio.LimitOverrunError as error:
+            line = await reader.readexactly(error.consumed)
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+            if not line:
+                return
+        # Of a progress bar that was drawn over itself the last state stays.
+        yield line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
 
 
-def _start(spec: ProcessSpec, output: int) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        # If SIGKILL ends the command, it cannot stop its processes; the kernel then kills them.
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
-    return subprocess.Popen(
-        spec.command,
-        env=dict(spec.environment),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        # Ctrl-C reaches every process of the terminal's session. It must reach only the command,
-        # because the model server has to outlive the batcher.
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
+async def _show(reader: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:
+    async for line in lines_of(reader):
+        on_line(line)
 
 
-def _as_a_terminal_leaves_it(line: str) -> str:
-    """What a line shows after its progress bar was drawn over itself."""
-    return line.rstrip("\r").rpartition("\r")[2]
+def _die_with_parent(parent: int) -> None:
+    # If SIGKILL ends the command, it cannot stop its processes; the kernel then kills them.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)

@@ -9,6 +9,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from batchedmodel_cli.run.liveness import STOP_WITHIN_SECONDS, Address, dead
@@ -103,15 +104,11 @@ class Supervisor:
 
     async def run(self) -> int:
         """Serve until stopped; the exit code. No process is left when this returns or raises."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for spec in self._specs:
-                    group.create_task(self._keep(spec), name=f"keep {spec.name}")
-                await self._stopping.wait()
-                await self._stop_in_order()
-        finally:
-            for process in tuple(self._running.values()):
-                process.kill()
+        async with asyncio.TaskGroup() as group:
+            for spec in self._specs:
+                group.create_task(self._keep(spec), name=f"keep {spec.name}")
+            await self._stopping.wait()
+            await self._stop_in_order()
         return self._exit_code
 
     @property
@@ -142,15 +139,19 @@ class Supervisor:
         failures = 0
         while not self._stopping.is_set():
             started_at = clock()
-            process = Process(spec, lambda line: self._show(spec.name, line))
-            self._running[spec.name] = process
+            process = await Process.start(spec, partial(self._show, spec.name))
             watch = asyncio.create_task(self._stop_when_dead(spec, process))
             try:
+                if self._stopping.is_set():  # while it was started, so nothing else ends it
+                    return
+                self._running[spec.name] = process
                 # Shielded: if this task is cancelled, the process must still report its end.
                 returncode = await asyncio.shield(process.ended)
             finally:
                 watch.cancel()
-            del self._running[spec.name]
+                process.send(signal.SIGKILL)
+                await process.ended
+                self._running.pop(spec.name, None)
             if self._stopping.is_set():
                 return
             decision = after_end(spec.name, returncode, clock() - started_at, failures)

@@ -3,13 +3,14 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_cli.run.console import Console
-from batchedmodel_cli.run.processes import LineSplitter
+from batchedmodel_cli.run.processes import lines_of
 from batchedmodel_cli.run.stages import Stage
 
 NAMES = ("batcher", "model")
@@ -121,46 +122,53 @@ async def test_a_terminal_that_is_closed_while_a_start_is_shown_ends_the_run() -
     assert lost == [True]
 
 
-def test_lines_are_cut_where_they_end_however_they_arrive() -> None:
-    splitter = LineSplitter()
-    assert splitter.feed(b"one\ntw") == ["one"]
-    assert splitter.feed(b"o\n\n") == ["two", ""]
-    assert splitter.close() == []
+LONGEST_BYTES = 1_000
 
 
-def test_the_last_line_needs_no_end() -> None:
-    splitter = LineSplitter()
-    splitter.feed(b"one\ntwo")
-    assert splitter.close() == ["two"]
+async def lines(*parts: bytes) -> list[str]:
+    """What is shown of a process that writes these parts."""
+    reader = asyncio.StreamReader(LONGEST_BYTES)
+
+    async def write() -> None:
+        for part in parts:
+            reader.feed_data(part)
+            await asyncio.sleep(0)
+        reader.feed_eof()
+
+    _, read = await asyncio.gather(write(), _read(reader))
+    return read
 
 
-def test_of_a_progress_bar_only_its_last_state_is_shown() -> None:
-    assert LineSplitter().feed(b"10 %\r50 %\r100 %\r\n") == ["100 %"]
+async def _read(reader: asyncio.StreamReader) -> list[str]:
+    return [line async for line in lines_of(reader)]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
-    assert LineSplitter().feed(b"a\xffb\n") == ["a\ufffdb"]
+async def test_the_last_line_needs_no_end() -> None:
+    assert await lines(b"one\n\ntwo") == ["one", "", "two"]
 
 
-def test_a_line_without_end_is_cut_instead_of_kept() -> None:
-    splitter = LineSplitter()
-    lines = [line for _ in range(40) for line in splitter.feed(b"x" * 10_000)]
-    assert sum(map(len, lines + splitter.close())) == 400_000
-    assert max(map(len, lines)) <= 65_536
+async def test_of_a_progress_bar_only_its_last_state_is_shown() -> None:
+    assert await lines(b"10 %\r50 %\r100 %\r\n") == ["100 %"]
+
+
+async def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert await lines(b"a\xffb\n") == ["a\ufffdb"]
+
+
+async def test_a_line_without_end_is_cut_instead_of_kept() -> None:
+    shown = await lines(*[b"x" * 100] * 40)
+    assert "".join(shown) == "x" * 4_000
+    assert max(map(len, shown)) <= LONGEST_BYTES + 100
 
 
 @given(
-    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8)),
+    written=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8)),
     sizes=st.lists(st.integers(min_value=1, max_value=5), min_size=1),
 )
 def test_the_lines_do_not_depend_on_how_the_bytes_arrive(
-    lines: list[str], sizes: list[int]
+    written: list[str], sizes: list[int]
 ) -> None:
-    data = "".join(f"{line}\n" for line in lines).encode()
-    splitter, found, position, turn = LineSplitter(), [], 0, 0
-    while position < len(data):
-        size = sizes[turn % len(sizes)]
-        found += splitter.feed(data[position : position + size])
-        position, turn = position + size, turn + 1
-    assert found == lines
-    assert splitter.close() == []
+    stream = io.BytesIO("".join(f"{line}\n" for line in written).encode())
+    turns = cycle(sizes)
+    parts = list(iter(lambda: stream.read(next(turns)), b""))
+    assert asyncio.run(lines(*parts)) == written
