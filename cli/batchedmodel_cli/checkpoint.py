@@ -1,16 +1,17 @@
-"""Decides what a person names as a model, and makes its manifest. Pure.
+"""Looks up what a person names as a model, and makes its manifest. No code of a model is run.
 
 A folder or a GGUF file that is there, a Python package that carries a checkpoint, or else a
 repository of a hub.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_cli.manifest_file import UnusableManifest
+from batchedmodel_cli.manifest_file import UnusableManifest, package_spec
 from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_kube.manifest.manifest import (
@@ -30,20 +31,11 @@ _FILES: Final = (
     "save_pretrained writes them."
 )
 _MOST_SHOWN: Final = 8
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of a config.json that is read; those of models have some thousands."""
+_MODEL_PATH: Final = "get_model_path"
 _REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _GENERATING: Final = ("ForCausalLM", "LMHeadModel")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What a folder of this machine holds, as far as it says whether a checkpoint is in it."""
-
-    folder: Path
-    names: Sequence[str]
-    architecture: str = ""
-    """Of the config.json in it or, in a package, in a folder of it."""
-    says_where: bool = False
-    """Of a package: it has a get_model_path()."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +52,23 @@ class Checkpoint:
     is_for_images: bool = False
 
 
-def checkpoint(
-    argument: str, at: Path, *, is_file: bool, folder: Holding | None, package: Holding | None
-) -> Checkpoint:
-    """What `argument` names; raises `UnusableManifest` for what holds no checkpoint.
-
-    `at` is the absolute path that it may mean, `folder` and `package` what is there by that name.
-    """
-    if folder is not None:
-        return _of_folder(folder)
-    if is_file:
-        if at.suffix != GGUF:
-            raise UnusableManifest(
-                f"{at} is a file, but no *{GGUF}; a manifest is served without --model. {_FILES}"
-            )
-        return Checkpoint(source={"path": str(at)}, title=at.stem, generates=True)
-    if package is not None:
-        return _of_package(argument, package)
+def model_named(argument: str) -> Checkpoint:
+    """What an argument names; raises `UnusableManifest` for what holds no checkpoint."""
+    try:
+        if not argument:
+            raise ValueError("it is empty")
+        at = Path(argument).expanduser().resolve()
+        if at.is_dir():
+            return _of_folder(at)
+        if at.is_file():
+            return _of_file(at)
+        package = package_spec(argument)
+        if package is not None and package.submodule_search_locations:
+            return _of_package(argument, Path(package.submodule_search_locations[0]))
+    except UnusableManifest:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UnusableManifest(f"cannot be looked up: {error}") from error
     if _REPOSITORY.fullmatch(argument):
         return Checkpoint(
             source={"huggingFace": {"repo": argument}}, title=argument.partition("/")[2]
@@ -115,8 +107,20 @@ def manifest(name: str, model: Checkpoint) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
 
-def _of_folder(folder: Holding) -> Checkpoint:
-    names, at = folder.names, folder.folder
+def _of_file(at: Path) -> Checkpoint:
+    if at.suffix != GGUF:
+        raise UnusableManifest(
+            f"{at} is a file, but no *{GGUF}; a manifest is served without --model. {_FILES}"
+        )
+    return Checkpoint(source={"path": str(at)}, title=at.stem, generates=True)
+
+
+def _of_folder(at: Path) -> Checkpoint:
+    inside = [entry.name for entry in at.iterdir() if entry.is_dir()]
+    versions = [int(name) for name in inside if re.fullmatch("[1-9][0-9]*", name)]
+    # Of versions side by side the server takes the latest one.
+    latest = at / str(max(versions)) if versions else at
+    names = _names(latest)
     ggufs = [name for name in names if name.endswith(GGUF)]
     lacking = [] if {CONFIG, MODULES} & set(names) else [CONFIG]
     if not any(name.endswith(WEIGHTS) for name in names) and MODULES not in names:
@@ -135,28 +139,49 @@ def _of_folder(folder: Holding) -> Checkpoint:
     return Checkpoint(
         source={"path": str(at)},
         title=at.name,
-        generates=_generates(folder),
+        generates=_generates(latest, names),
         is_for_images="preprocessor_config.json" in names and "tokenizer.json" not in names,
     )
 
 
-def _of_package(name: str, package: Holding) -> Checkpoint:
-    ggufs = [one for one in package.names if one.endswith(GGUF)]
-    if not package.says_where and CONFIG not in package.names and len(ggufs) != 1:
+def _of_package(name: str, folder: Path) -> Checkpoint:
+    inner = next((config.parent for config in sorted(folder.glob(f"*/{CONFIG}"))), None)
+    names = [*_names(folder), *(() if inner is None else _names(inner))]
+    ggufs = [file for file in names if file.endswith(GGUF)]
+    code = folder / "__init__.py"
+    says_where = code.is_file() and _MODEL_PATH in code.read_text("utf-8", errors="replace")
+    if not says_where and CONFIG not in names and len(ggufs) != 1:
         raise UnusableManifest(
-            f"the package {name} at {package.folder} has neither get_model_path() nor {CONFIG}, "
-            f"and holds {_listed(package.names)}. {_FILES}"
+            f"the package {name} at {folder} has neither {_MODEL_PATH}() nor {CONFIG}, "
+            f"and holds {_listed(names)}. {_FILES}"
         )
     return Checkpoint(
         source={"pythonPackage": name},
         title=name.rpartition(".")[2],
-        generates=bool(ggufs) or _generates(package),
+        generates=bool(ggufs) or _generates(inner or folder, names),
     )
 
 
-def _generates(holding: Holding) -> bool:
+def _names(folder: Path) -> Sequence[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def _generates(folder: Path, names: Sequence[str]) -> bool:
     # A checkpoint of sentence-transformers keeps the name of the class that it was trained from.
-    return holding.architecture.endswith(_GENERATING) and MODULES not in holding.names
+    return _architecture(folder / CONFIG).endswith(_GENERATING) and MODULES not in names
+
+
+def _architecture(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    try:
+        with file.open("rb") as stream:
+            config: Any = json.loads(stream.read(_MOST_BYTES))
+        return str(config["architectures"][0])
+    except (ValueError, RecursionError) as error:
+        raise UnusableManifest(f"{file} is not JSON: {error}") from error
+    except (LookupError, TypeError):
+        return ""  # the model server says by its name what is not served
 
 
 def _listed(names: Sequence[str]) -> str:

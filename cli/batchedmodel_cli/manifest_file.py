@@ -5,7 +5,7 @@ The contract checks what a field may hold; here it is files, folders and install
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -187,18 +187,27 @@ def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
     return (f"used on Kubernetes only, not by this run: {', '.join(given)}",) if given else ()
 
 
+def package_spec(name: str) -> ModuleSpec | None:
+    """Where a package lies; no code of it is run. None where it is not installed."""
+    outermost, *parts = name.split(".")
+    if not all(part.isidentifier() for part in (outermost, *parts)) or outermost == "__main__":
+        return None
+    # The model server imports from the working folder too.
+    spec = find_spec(outermost) or PathFinder.find_spec(outermost, [str(Path.cwd())])
+    for part in parts:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+    return spec
+
+
 def _require_installed(package: str, field: str) -> None:
-    # Only the outermost package is looked up: a lookup inside it would import it and with it torch.
+    # Only the outermost package: its own code may say where those inside it lie.
     outermost = package.partition(".")[0]
-    if outermost != "__main__" and (  # the program itself, for which a lookup raises
-        find_spec(outermost)
-        # The model server imports from the working folder too.
-        or PathFinder.find_spec(outermost, [str(Path.cwd())])
-    ):
-        return
-    distribution = outermost.replace("_", "-")
-    rule = f"is not installed; try: pip install {distribution}"
-    raise _unusable(field, rule, package)
+    if package_spec(outermost) is None:
+        distribution = outermost.replace("_", "-")
+        rule = f"is not installed; try: pip install {distribution}"
+        raise _unusable(field, rule, package)
 
 
 def _unusable(field: str, rule: str, value: str) -> UnusableManifest:

@@ -11,10 +11,16 @@ from typing import Final
 import click
 from click.types import FuncParamType
 
-from batchedmodel_cli.checkpoint import WEIGHTS, Checkpoint, label, manifest, model_name
+from batchedmodel_cli.checkpoint import (
+    WEIGHTS,
+    Checkpoint,
+    label,
+    manifest,
+    model_name,
+    model_named,
+)
 from batchedmodel_cli.init import texts
 from batchedmodel_cli.manifest_file import UnusableManifest, manifest_among
-from batchedmodel_cli.model_lookup import model_named
 
 _FAILED: Final = 1
 _WRONG: Final = 2

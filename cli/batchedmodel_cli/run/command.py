@@ -26,7 +26,6 @@ from batchedmodel_cli.manifest_file import (
     read_manifest_file,
     without_effect,
 )
-from batchedmodel_cli.model_lookup import model_named
 from batchedmodel_cli.run import ports
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
@@ -199,7 +198,7 @@ def _read(arguments: SimpleNamespace) -> BatchedModel:
     if file is not None:
         manifest = read_manifest_file(file)
     else:
-        found = model_named(arguments.model)
+        found = checkpoint.model_named(arguments.model)
         name = arguments.name or checkpoint.label(found.title)
         manifest = manifest_among([checkpoint.manifest(name, found)], {})
     if arguments.upstream is not None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_cli.__main__ import main
-from batchedmodel_cli.checkpoint import Checkpoint, label, manifest
+from batchedmodel_cli.checkpoint import Checkpoint, label, manifest, model_named
 from batchedmodel_cli.manifest_file import UnusableManifest, manifest_among
-from batchedmodel_cli.model_lookup import model_named
 from support.empty_checkpoints import folder_with
 
 
