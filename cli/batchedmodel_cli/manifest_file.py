@@ -22,13 +22,13 @@ from batchedmodel_kube.names import CLASS_KIND, KIND
 from batchedmodel_kube.schema.paths import value_at
 
 _CLUSTER_ONLY: Final = (
+    *("model.image", "model.imagePullPolicy", "model.command", "model.args", "model.envFrom"),
+    *("model.resources", "model.volumeMounts", "model.source.huggingFace.tokenSecretRef"),
+    *("model.source.huggingFace.cacheClaimName", "adapters.tokenSecretRef"),
     *("suspend", "replicas", "autoscaling", "sidecar", "startup", "drain", "rollout"),
     *("service", "disruption", "security", "pod"),
 )
-_CONTAINER_ONLY: Final = (
-    *("image", "imagePullPolicy", "command", "args"),
-    *("envFrom", "resources", "volumeMounts"),
-)
+_INSTEAD: Final = {"tokenSecretRef": " (the token is read from HF_TOKEN)"}
 
 
 class UnusableManifest(ValueError):
@@ -166,25 +166,13 @@ def in_front_of_a_server(manifest: BatchedModel) -> BatchedModel:
 
 def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
     """A warning if the manifest gives fields that `run` does not use."""
-    spec, model, plain = manifest.spec, manifest.spec.model, Spec(model=Model())
-    given = [
-        f"spec.model.{name}"
-        for name in _CONTAINER_ONLY
-        if value_at(model, name) != value_at(plain.model, name)
+    plain = Spec(model=Model())
+    fields = [
+        f"spec.{path}{_INSTEAD.get(path.rpartition('.')[2], '')}"
+        for path in _CLUSTER_ONLY
+        if value_at(manifest.spec, path) != value_at(plain, path)
     ]
-    repository = None if model.source is None else model.source.hugging_face
-    if repository is not None and repository.token_secret_ref is not None:
-        given.append(
-            "spec.model.source.huggingFace.tokenSecretRef (the token is read from HF_TOKEN)"
-        )
-    if repository is not None and repository.cache_claim_name is not None:
-        given.append("spec.model.source.huggingFace.cacheClaimName")
-    if spec.adapters is not None and spec.adapters.token_secret_ref is not None:
-        given.append("spec.adapters.tokenSecretRef (the token is read from HF_TOKEN)")
-    given += [
-        f"spec.{name}" for name in _CLUSTER_ONLY if getattr(spec, name) != getattr(plain, name)
-    ]
-    return (f"used on Kubernetes only, not by this run: {', '.join(given)}",) if given else ()
+    return (f"used on Kubernetes only, not by this run: {', '.join(fields)}",) if fields else ()
 
 
 def package_spec(name: str) -> ModuleSpec | None:

@@ -8,14 +8,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+from click.types import FuncParamType
 
 from batchedmodel_cli import checkpoint, extras
 from batchedmodel_cli.manifest_file import (
@@ -39,13 +40,7 @@ from batchedmodel_contract.schema.rules import Broken, Text
 from batchedmodel_kube.manifest.manifest import BatchedModel
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_HIGHEST_PORT: Final = 65_535
-
-
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > _HIGHEST_PORT:
-        raise ValueError(f"{text!r} is not a port (0 to {_HIGHEST_PORT})")
-    return int(text)
+_PORT: Final = click.IntRange(0, 65_535)
 
 
 def _host(text: str) -> str:
@@ -77,6 +72,7 @@ def _can_be_a_host(name: str) -> bool:
 
 
 @click.command(
+    context_settings={"show_default": True},
     epilog="""\b
 Examples:
   batchedmodel run examples/minilm.yaml
@@ -93,56 +89,58 @@ Exit codes:
   2    the command line, the manifest or what it names is wrong; also when a library
        is missing, or the model cannot be loaded
   130  interrupted before it started anything""",
-    params=[
-        click.Argument(["file"], required=False, type=click.Path(path_type=Path, readable=False)),
-        click.Option(
-            ["--model"],
-            metavar="MODEL",
-            help="Serve a checkpoint without a manifest: a folder, a GGUF file, a Python package "
-            "that carries one, or owner/name of a hub.",
-        ),
-        click.Option(
-            ["--name"],
-            metavar="NAME",
-            type=checkpoint.model_name,
-            help="What callers call the model of --model (default: its folder's, package's or "
-            "repository's name).",
-        ),
-        click.Option(
-            ["--host"],
-            metavar="HOST",
-            type=_host,
-            default="127.0.0.1",
-            show_default=True,
-            help="Address to listen on.",
-        ),
-        click.Option(
-            ["--port"],
-            metavar="PORT",
-            type=_port,
-            default="8000",
-            show_default=True,
-            help="Port of the service; 0 takes a free one.",
-        ),
-        click.Option(
-            ["--admin-port"],
-            metavar="PORT",
-            type=_port,
-            default="0",
-            show_default=True,
-            help="Port of probes and metrics; 0 takes a free one.",
-        ),
-        click.Option(
-            ["--upstream"],
-            metavar="URL",
-            type=_server,
-            help="Put the batching in front of a server that runs already, at this address such as "
-            "http://127.0.0.1:8080, and start no model server; for manifests with "
-            "spec.model.protocol.",
-        ),
-    ],
 )
-def command(**given: object) -> int:
+@click.argument("file", required=False, type=click.Path(path_type=Path, readable=False))
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Serve a checkpoint without a manifest: a folder, a GGUF file, a Python package that "
+    "carries one, or owner/name of a hub.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    type=FuncParamType(checkpoint.model_name),
+    help="What callers call the model of --model (default: its folder's, package's or "
+    "repository's name).",
+)
+@click.option(
+    "--host",
+    metavar="HOST",
+    type=FuncParamType(_host),
+    default="127.0.0.1",
+    help="Address to listen on.",
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=_PORT,
+    default=8000,
+    help="Port of the service; 0 takes a free one.",
+)
+@click.option(
+    "--admin-port",
+    metavar="PORT",
+    type=_PORT,
+    default=0,
+    help="Port of probes and metrics; 0 takes a free one.",
+)
+@click.option(
+    "--upstream",
+    metavar="URL",
+    type=FuncParamType(_server),
+    help="Put the batching in front of a server that runs already, at this address such as "
+    "http://127.0.0.1:8080, and start no model server; for manifests with spec.model.protocol.",
+)
+def command(
+    file: Path | None,
+    model: str | None,
+    name: str | None,
+    host: str,
+    port: int,
+    admin_port: int,
+    upstream: str | None,
+) -> int:
     """Serves a BatchedModel manifest, a YAML file, or a checkpoint (--model) on this machine.
 
     The batching sidecar and the model server are wired as they will be in a pod. It prints the
@@ -150,26 +148,26 @@ def command(**given: object) -> int:
     stops both; a second Ctrl-C stops at once. A process that dies or hangs is started again; a
     model that cannot be loaded ends the run.
     """
-    arguments = SimpleNamespace(**given)
-    if (arguments.file is None) == (arguments.model is None):
+    if (file is None) == (model is None):
         raise click.UsageError("one of FILE and --model is required: what is to be served")
-    if arguments.model is None and arguments.name is not None:
+    if model is None and name is not None:
         raise click.UsageError("--name is for --model; a manifest has its own name")
-    if arguments.port and arguments.port == arguments.admin_port:
-        raise click.UsageError(f"--port and --admin-port are both {arguments.port}")
-    called = arguments.file or f"--model {arguments.model}"
+    if port and port == admin_port:
+        raise click.UsageError(f"--port and --admin-port are both {port}")
+    called = file or f"--model {model}"
     extras.need("sidecar")
+    read = partial(_read, file, model, name, in_front=upstream is not None)
     try:
-        manifest = _read(arguments)
+        manifest = read()
     except UnusableManifest as error:
         for message in error.messages:
             print(f"{called}: {message}", file=sys.stderr)
         return WRONG
-    if arguments.upstream is None and manifest.spec.model.handler != "simulated":
+    if upstream is None and manifest.spec.model.handler != "simulated":
         extras.need("serve")
-    for option, port in (("--port", arguments.port), ("--admin-port", arguments.admin_port)):
-        if port and (holder := ports.holder(arguments.host, port)) is not None:
-            print(f"Port {port} is held by {holder}; {option} chooses another.", file=sys.stderr)
+    for option, number in (("--port", port), ("--admin-port", admin_port)):
+        if number and (holder := ports.holder(host, number)) is not None:
+            print(f"Port {number} is held by {holder}; {option} chooses another.", file=sys.stderr)
             return FAILED
     for warning in without_effect(manifest):
         print(f"{called}: warning: {warning}", file=sys.stderr)
@@ -180,42 +178,46 @@ def command(**given: object) -> int:
                 manifest,
                 folder,
                 os.environ,
-                host=arguments.host,
-                port=arguments.port,
-                admin_port=arguments.admin_port,
-                upstream=arguments.upstream or "",
+                host=host,
+                port=port,
+                admin_port=admin_port,
+                upstream=upstream or "",
             )
         except OSError as error:
             # A disk that is full, or that nobody may write to.
             print(f"What the processes share cannot be kept anywhere: {error}", file=sys.stderr)
             return FAILED
-        return asyncio.run(_serve(manifest, arguments, specs, settings_folder(folder)))
+        edits: Callable[..., Coroutine[Any, Any, None]] | None = None
+        if file is not None:
+            edits = partial(follow, file, manifest, settings_folder(folder), read=read)
+        return asyncio.run(_serve(manifest, host, specs, edits))
 
 
-def _read(arguments: SimpleNamespace) -> BatchedModel:
+def _read(
+    file: Path | None, model: str | None, name: str | None, *, in_front: bool
+) -> BatchedModel:
     """The manifest as it is run here; raises `UnusableManifest`."""
-    file: Path | None = arguments.file
     if file is not None:
         manifest = read_manifest_file(file)
     else:
-        found = checkpoint.model_named(arguments.model)
-        name = arguments.name or checkpoint.label(found.title)
-        manifest = manifest_among([checkpoint.manifest(name, found)], {})
-    if arguments.upstream is not None:
+        served = checkpoint.model_named(model or "")
+        name = name or checkpoint.label(served.title)
+        manifest = manifest_among([checkpoint.manifest(name, served)], {})
+    if in_front:
         return in_front_of_a_server(manifest)
     return on_this_machine(manifest, Path.cwd() if file is None else file.parent)
 
 
 async def _serve(
     manifest: BatchedModel,
-    arguments: SimpleNamespace,
+    host: str,
     specs: Sequence[ProcessSpec],
-    settings: Path,
+    follow_edits: Callable[..., Coroutine[Any, Any, None]] | None,
 ) -> int:
     console = Console(
         sys.stdout, [spec.name for spec in specs], os.environ, lambda: supervisor.stop()
     )
-    announcer = Announcer(manifest, arguments.host)
+    announcer = Announcer(manifest, host)
     clock = asyncio.get_running_loop().time
     stage = first_stage(clock())
 
@@ -244,12 +246,9 @@ async def _serve(
         loop.add_signal_handler(number, supervisor.interrupt)
     source = manifest.spec.model.source
     repository = None if source is None else source.hugging_face
-    told = "" if repository is None else f"; the first start downloads {repository.repo}"
-    console.tell(f"starting {manifest.name}{told}")
-    file: Path | None = arguments.file
-    following = file and asyncio.create_task(
-        follow(file, manifest, settings, read=lambda: _read(arguments), tell=console.tell)
-    )
+    download = "" if repository is None else f"; the first start downloads {repository.repo}"
+    console.tell(f"starting {manifest.name}{download}")
+    following = follow_edits and asyncio.create_task(follow_edits(tell=console.tell))
     showing = asyncio.create_task(
         console.follow(
             lambda: None if announcer.was_ready or supervisor.is_stopping else stage, clock

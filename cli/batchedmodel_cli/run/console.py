@@ -42,7 +42,6 @@ class Console:
         self._on_lost = on_lost
         terminal = Terminal(file=stream)
         self._terminal = None if terminal.is_dumb_terminal or not stream.isatty() else terminal
-        self._is_drawn = False
         coloured = stream.isatty() and not environ.get("NO_COLOR")
         colours = dict(zip(names, _COLOURS, strict=False)) | {RUN: _RUN_COLOUR}
         self._prefixes = {
@@ -61,7 +60,7 @@ class Console:
         """Lines as they are, together."""
         text = "".join(f"{line}\n" for line in lines)
         try:
-            if self._terminal is not None and self._is_drawn:
+            if self._terminal is not None:
                 self._terminal.out(text, end="", highlight=False)
             else:
                 self._stream.write(text)
@@ -80,7 +79,6 @@ class Console:
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False)
         drawn = Progress(*columns, console=self._terminal, transient=True, auto_refresh=False)
         task = drawn.add_task("")
-        self._is_drawn = True
         try:
             with drawn:
                 while (present := stage()) is not None:
@@ -88,8 +86,6 @@ class Console:
                     await asyncio.sleep(_DRAWN_SECONDS)
         except OSError:
             self._lose()
-        finally:
-            self._is_drawn = False
 
     def _lose(self) -> None:
         discard(self._stream)
