@@ -53,7 +53,7 @@ class _Commands(click.Group):
 _GROUP: Final = _Commands(
     help="Serves a torch model with dynamic batching, from one manifest.",
     epilog="Start with: batchedmodel run --model MODEL",
-    commands=[click.Command(name, short_help=said) for name, said in _SUMMARIES.items()],
+    commands=[click.Command(name, short_help=summary) for name, summary in _SUMMARIES.items()],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 click.version_option(package_name=_PROGRAM, message="%(prog)s %(version)s")(_GROUP)

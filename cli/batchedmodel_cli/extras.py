@@ -28,8 +28,8 @@ def explained(error: ModuleNotFoundError) -> int:
     for extra in _FOR_PEOPLE:
         if module in (missing := list(_missing(extra))):
             line = f"pip install '{_DISTRIBUTION}[{extra}]'"
-            told = f"not installed: {', '.join(missing)}; try: {line}"
-            print(f"batchedmodel: {told}", file=sys.stderr)
+            sentence = f"not installed: {', '.join(missing)}; try: {line}"
+            print(f"batchedmodel: {sentence}", file=sys.stderr)
             return _WRONG
     raise error
 
@@ -41,4 +41,4 @@ def _missing(extra: str) -> Iterator[str]:
 def _modules(extra: str) -> list[str]:
     """What the extra's libraries are called where they are imported."""
     matches = map(_BY_EXTRA.fullmatch, requires(_DISTRIBUTION) or ())
-    return [one[1].replace("-", "_") for one in matches if one is not None and one[2] == extra]
+    return [match[1].replace("-", "_") for match in matches if match and match[2] == extra]

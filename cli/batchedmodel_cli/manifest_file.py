@@ -48,7 +48,8 @@ def read_manifest_file(
     `UnusableManifest`.
     """
     documents = documents_in(file)
-    return manifest_among(documents, {one.name: one for one in classes_among(documents)}, class_of)
+    classes = {known.name: known for known in classes_among(documents)}
+    return manifest_among(documents, classes, class_of)
 
 
 def documents_in(file: Path) -> list[object]:
@@ -62,7 +63,7 @@ def documents_in(file: Path) -> list[object]:
 def classes_among(documents: Iterable[object]) -> list[ModelClass]:
     """The classes among a file's documents; raises `UnusableManifest`."""
     try:
-        return [read_class(one) for one in documents if _is_class(one)]
+        return [read_class(document) for document in documents if _is_class(document)]
     except InvalidManifest as error:
         raise UnusableManifest(*map(str, error.mistakes)) from error
 
@@ -73,7 +74,7 @@ def manifest_among(
     class_of: Callable[[str], ModelClass | None] = lambda _: None,
 ) -> BatchedModel:
     """The one manifest among a file's documents, with its class; raises `UnusableManifest`."""
-    manifests = [one for one in documents if not _is_class(one)]
+    manifests = [document for document in documents if not _is_class(document)]
     if len(manifests) != 1:
         rule = f"one {KIND} per file, and {CLASS_KIND}es beside it"
         raise UnusableManifest(f"holds {len(manifests)} manifests; {rule}")
@@ -101,10 +102,10 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
             "start it and name its address: --upstream http://127.0.0.1:PORT"
         )
         raise _unusable("spec.model.protocol", rule, model.protocol)
-    found = model.source and _here(model.source, folder, "spec.model.source")
+    source = model.source and _here(model.source, folder, "spec.model.source")
     spec = dataclasses.replace(
         manifest.spec,
-        model=dataclasses.replace(model, source=found),
+        model=dataclasses.replace(model, source=source),
         adapters=manifest.spec.adapters and _adapters_here(manifest.spec.adapters, folder),
     )
     return dataclasses.replace(manifest, spec=spec)
@@ -136,20 +137,20 @@ def _here(source: Source, folder: Path, field: str) -> Source:
     return dataclasses.replace(source, path=path)
 
 
-def _folder(given: str, folder: Path, field: str, or_file: str | None = None) -> str:
+def _folder(name: str, folder: Path, field: str, or_file: str | None = None) -> str:
     """The absolute path of a folder that is there; relative paths start in `folder`.
 
     `or_file`: how a file's name ends that may be named as well.
     """
     try:
-        path = (folder / Path(given).expanduser()).resolve()
+        path = (folder / Path(name).expanduser()).resolve()
         is_folder = path.is_dir() or (path.suffix == or_file and path.is_file())
     except (OSError, ValueError, RuntimeError) as error:
-        # Such as a NUL, nobody's home, links in a circle, or a name of too many characters.
-        raise _unusable(field, f"cannot be a path: {error}", given) from error
+        # Such as a NUL, a home of no user, links in a circle, or a name of too many characters.
+        raise _unusable(field, f"cannot be a path: {error}", name) from error
     if not is_folder:
         rule = "is not a folder" if or_file is None else f"is neither a folder nor a {or_file} file"
-        raise _unusable(field, f"{rule} (sought at {path})", given)
+        raise _unusable(field, f"{rule} (sought at {path})", name)
     return str(path)
 
 

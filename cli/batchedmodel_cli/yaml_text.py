@@ -135,11 +135,11 @@ class _Loader(yaml.SafeLoader):
         self._values += values
         self._deepest = max(self._deepest, self._level + levels)
         if self._values > MOST_VALUES:
-            told = f"holds more than {MOST_VALUES} values, aliases written out"
-            raise _TooMuch(problem=told, problem_mark=mark)
+            problem = f"holds more than {MOST_VALUES} values, aliases written out"
+            raise _TooMuch(problem=problem, problem_mark=mark)
         if self._level + levels > MOST_LEVELS:
-            told = f"is nested more than {MOST_LEVELS} levels deep"
-            raise _TooMuch(problem=told, problem_mark=mark)
+            problem = f"is nested more than {MOST_LEVELS} levels deep"
+            raise _TooMuch(problem=problem, problem_mark=mark)
 
 
 _Loader.yaml_implicit_resolvers = {

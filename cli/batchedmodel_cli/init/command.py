@@ -76,27 +76,27 @@ def command(folder: Path, model: str | None, name: str | None, handler: bool | N
     if model is None and not handler:
         raise click.UsageError("--model is missing, or --handler for code of your own")
     try:
-        found = _handlers(folder, model) if handler or model is None else model_named(model)
+        checkpoint = _handlers(folder, model) if handler or model is None else model_named(model)
         if name is None and asks:
-            name = click.prompt("Name", default=label(found.title), type=_NAME)
-        name = name or label(found.title)
-        home = Path(found.source.get("path", "."))
+            name = click.prompt("Name", default=label(checkpoint.title), type=_NAME)
+        name = name or label(checkpoint.title)
+        home = Path(checkpoint.source.get("path", "."))
         if model is None:
             home /= name
-        if "path" in found.source:
-            found = dataclasses.replace(found, source={"path": _from(folder, home)})
-        manifest_among([manifest(name, found)], {})
+        if "path" in checkpoint.source:
+            checkpoint = dataclasses.replace(checkpoint, source={"path": _from(folder, home)})
+        manifest_among([manifest(name, checkpoint)], {})
     except UnusableManifest as error:
         called = folder if model is None else f"--model {model}"
         for message in error.messages:
             print(f"{called}: {message}", file=sys.stderr)
         return _WRONG
     files = {
-        folder / f"{name}.yaml": texts.manifest_file(name, found),
-        folder / f"{name}-request.sh": texts.request(name, found),
+        folder / f"{name}.yaml": texts.manifest_file(name, checkpoint),
+        folder / f"{name}-request.sh": texts.request(name, checkpoint),
     }
     if handler:
-        weights = next((one.name for one in sorted(home.glob(f"*{WEIGHTS}"))), f"net{WEIGHTS}")
+        weights = next((file.name for file in sorted(home.glob(f"*{WEIGHTS}"))), f"net{WEIGHTS}")
         for file in _HANDLER_FILES:
             files[home / file] = texts.from_template(file, name=name, weights=weights)
     return _write(files)

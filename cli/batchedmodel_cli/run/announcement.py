@@ -74,14 +74,14 @@ class Announcer:
 
 def why_not_served(line: str) -> str | None:
     """The reason, if a batcher's line says that its model failed; otherwise None."""
-    found = _CANNOT_SERVE.match(line)
-    return None if found is None else found[1] or "it gives no reason"
+    match = _CANNOT_SERVE.match(line)
+    return None if match is None else match[1] or "it gives no reason"
 
 
 def why_on_the_cpu(line: str) -> str | None:
     """The reason, if a model server's line says that its model computes there; otherwise None."""
-    found = _ON_THE_CPU.match(line)
-    return None if found is None else found[1]
+    match = _ON_THE_CPU.match(line)
+    return None if match is None else match[1]
 
 
 def announcement(

@@ -184,7 +184,7 @@ def command(
                 upstream=upstream or "",
             )
         except OSError as error:
-            # A disk that is full, or that nobody may write to.
+            # A disk that is full or read-only.
             print(f"What the processes share cannot be kept anywhere: {error}", file=sys.stderr)
             return FAILED
         edits: Callable[..., Coroutine[Any, Any, None]] | None = None
@@ -200,9 +200,9 @@ def _read(
     if file is not None:
         manifest = read_manifest_file(file)
     else:
-        served = checkpoint.model_named(model or "")
-        name = name or checkpoint.label(served.title)
-        manifest = manifest_among([checkpoint.manifest(name, served)], {})
+        weights = checkpoint.model_named(model or "")
+        name = name or checkpoint.label(weights.title)
+        manifest = manifest_among([checkpoint.manifest(name, weights)], {})
     if in_front:
         return in_front_of_a_server(manifest)
     return on_this_machine(manifest, Path.cwd() if file is None else file.parent)
@@ -226,9 +226,9 @@ async def _serve(
         console.show(name, line)
         if name == MODEL:
             stage = stage_after(stage, line, clock())
-            slow = why_on_the_cpu(line)
-            if slow is not None:
-                print(f"WARNING: the model computes on the CPU: {slow}", file=sys.stderr)
+            reason = why_on_the_cpu(line)
+            if reason is not None:
+                print(f"WARNING: the model computes on the CPU: {reason}", file=sys.stderr)
         if name == BATCHER:
             console.print(*announcer.after(line))
             reason = why_not_served(line)

@@ -27,7 +27,7 @@ _SAID_SECONDS: Final = 10.0
 class Console:
     """Writes whole lines; colours them on a terminal, unless `NO_COLOR` asks for none.
 
-    When nobody can read the stream any more (the terminal is closed, the pipe's reader is gone), it
+    When the stream has no reader any more (the terminal is closed, the pipe's reader is gone), it
     calls `on_lost`. What is written later is dropped.
     """
 

@@ -15,8 +15,8 @@ def holder(host: str, port: int) -> str | None:
     Whatever else keeps a process from listening there it says itself.
     """
     try:
-        for one in bound_sockets(host, port):
-            one.close()
+        for bound in bound_sockets(host, port):
+            bound.close()
     except OSError as error:
         return _listener(port) if error.errno == errno.EADDRINUSE else None
     return None
@@ -24,7 +24,9 @@ def holder(host: str, port: int) -> str | None:
 
 def _listener(port: int) -> str:
     with suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None:
-                return f"process {one.pid} ({shown(' '.join(psutil.Process(one.pid).cmdline()))})"
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            if listens and connection.pid is not None:
+                words = psutil.Process(connection.pid).cmdline()
+                return f"process {connection.pid} ({shown(' '.join(words))})"
     return "a process that does not listen there, or that this user may not see"

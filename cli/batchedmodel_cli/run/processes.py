@@ -86,8 +86,9 @@ class Process:
         with suppress(ProcessLookupError):
             self._process.send_signal(signal_number)
 
-    async def ended_within(self, seconds: float) -> bool:
-        """Whether it ended in that time."""
+    async def terminated_within(self, seconds: float) -> bool:
+        """Send SIGTERM; whether it ended in that time."""
+        self.send(signal.SIGTERM)
         done, _ = await asyncio.wait({self.ended}, timeout=seconds)
         return bool(done)
 

@@ -40,9 +40,9 @@ def first_stage(now: float) -> Stage:
 
 def stage_after(stage: Stage, line: str, now: float) -> Stage:
     """What the start is at behind this line of the model server's."""
-    found = _STATE.search(line)
-    if found is not None:
-        return Stage(name=_WORDS[ModelState(found[1])], since=now)
+    state = _STATE.search(line)
+    if state is not None:
+        return Stage(name=_WORDS[ModelState(state[1])], since=now)
     if _COMPLETE.search(line):
         return Stage(name=_WORDS[ModelState.LOADING], since=now)
     download = _DOWNLOAD.search(line)

@@ -171,8 +171,7 @@ class Supervisor:
         if self._stopping.is_set():
             return
         self._tell(f"{spec.name} fails its liveness probe: {trouble}; stopping it")
-        process.send(signal.SIGTERM)
-        if not await process.ended_within(STOP_WITHIN_SECONDS):
+        if not await process.terminated_within(STOP_WITHIN_SECONDS):
             process.send(signal.SIGKILL)
 
     async def _stop_in_order(self) -> None:
@@ -181,8 +180,7 @@ class Supervisor:
             if process is None or process.ended.done():
                 continue
             self._tell(f"stopping {spec.name}")
-            process.send(signal.SIGTERM)
-            if not await process.ended_within(spec.stop_within_seconds):
+            if not await process.terminated_within(spec.stop_within_seconds):
                 self._tell(
                     f"{spec.name} still runs after {spec.stop_within_seconds:g} s; killing it"
                 )
