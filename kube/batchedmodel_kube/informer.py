@@ -19,7 +19,9 @@ logger: Final = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _BETWEEN_WATCHES: Final = 0.5
-"""At least: a server that ends every watch at once is not asked in a tight loop."""
+_SHORT_WATCH_SECONDS: Final = 5.0
+"""A watch that ended sooner without an event counts as a failure: a server that ends all watches at
+once is not asked in a tight loop."""
 _MOST_DIGITS: Final = 20
 """Of a version: an API server's store counts with 64 bits."""
 
@@ -154,15 +156,18 @@ def _uid_of(found: Object) -> str:
 
 async def follow(client: Client, collection: Collection, cache: Cache[Record]) -> None:
     """Keep a cache right for as long as the task lives."""
+    clock = asyncio.get_running_loop().time
     version, failures, just_listed = "", 0, False
     while True:
         try:
             if not version:
                 version = await _list(client, collection, cache)
                 just_listed = True
+            began, events = clock(), 0
             async for event in client.watch(collection, version):
                 cache.take(event)
                 version, failures = event.version, 0
+                events += 1
         except ClusterError as error:
             if not isinstance(error, TooOld):
                 cache.failed(error)
@@ -182,7 +187,9 @@ async def follow(client: Client, collection: Collection, cache: Cache[Record]) -
             logger.warning("%s: %s; again in %.1f s", collection, error, pause)
             await asyncio.sleep(pause)
         else:
-            await asyncio.sleep(_BETWEEN_WATCHES)
+            is_early = not events and clock() < began + _SHORT_WATCH_SECONDS
+            failures = failures + 1 if is_early else 0
+            await asyncio.sleep(max(_BETWEEN_WATCHES, pause_after(failures, random.random())))
         just_listed = False
 
 

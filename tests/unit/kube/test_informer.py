@@ -204,6 +204,14 @@ def test_what_fails_for_one_object_costs_no_other(where: str, kind: type[BaseExc
     assert cache.left_out > 0
 
 
+@pytest.mark.looptime
+async def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely() -> None:
+    source = PretendSource(["a"], [[] for _ in range(1000)])
+    async with running(follow(cast(Client, source), PODS, Listening().cache)):
+        await asyncio.sleep(60)
+        assert len(source.asked) <= 10, "each half second makes 120, of each of ten kinds"
+
+
 def versioned(name: str, version: int, **more: str) -> Object:
     return {"metadata": {"uid": name, "resourceVersion": str(version)}, "name": name, **more}
 
