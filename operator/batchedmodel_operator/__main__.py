@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -41,6 +42,8 @@ _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _MOST_AT_ONCE: Final = 16
+_FIRST_LISTS_SECONDS: Final = 30.0
+"""Ten thousand objects take a few. What is not listed by then is not known, and said to be so."""
 
 
 def main() -> int:
@@ -117,7 +120,7 @@ class Operator:
         self._client = client
         self._candidacy = candidacy
         self._listed = asyncio.Event()
-        """Set once it was tried to list everything."""
+        """Set once it was tried to list everything, or long enough."""
         self._turns: Turns[Key] = Turns(settings.upgrades_at_once)
         self._store = Store(settings.watch_namespaces, self._changed)
         queue: WorkQueue[Key] = WorkQueue(
@@ -187,9 +190,11 @@ class Operator:
                 await task
 
     async def _work(self) -> None:
-        # One kind that cannot be listed keeps no other waiting: once is enough to know.
-        for watch in self._store.watches:
-            await watch.cache.tried.wait()
+        # One kind that cannot be listed, or only slowly, keeps no other waiting for long.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LISTS_SECONDS):
+                for watch in self._store.watches:
+                    await watch.cache.tried.wait()
         self._listed.set()
         await self._workers.run()
 

@@ -8,6 +8,8 @@ import pytest
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed.state import Key
+from batchedmodel_operator.reconcile.work_queue import Workers
 from batchedmodel_operator.settings import OperatorSettings
 from support.pretend_api_server import becomes, pretend_api_server
 
@@ -65,3 +67,20 @@ async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
         assert renewed
         assert server.lease is not None
         assert not server.lease["spec"]["holderIdentity"]
+
+
+async def test_a_list_that_hangs_keeps_reconciles_waiting_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(workers: Workers[Key]) -> None:
+        """Begin, and end the operator with it."""
+
+    monkeypatch.setattr(entry, "_FIRST_LISTS_SECONDS", 0.3)
+    monkeypatch.setattr(Workers, "run", run)
+    async with pretend_api_server(tmp_path) as (server, kubeconfig):
+        server.hangs = True
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        async with asyncio.timeout(20):
+            await entry._run(SETTINGS)
+        assert server.unanswered >= 5
