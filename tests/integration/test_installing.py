@@ -97,7 +97,6 @@ def test_the_plain_wheel_in_an_environment_of_its_own_serves(full: Path, tmp_pat
         ("run", str(ROOT / "examples/minilm.yaml")),
         ("run", str(ROOT / "examples/llama-cpp.yaml"), "--upstream=http://127.0.0.1:8080"),
         ("simulate", SIMULATED, PROFILE, "--rate=100"),
-        ("diff", SIMULATED, "--live=live.yaml", PROFILE, "--rate=100"),
     ],
     ids=lambda words: f"{words[0]} {Path(words[1]).stem}",
 )
@@ -105,7 +104,6 @@ def test_what_a_subcommand_lacks_is_one_sentence_with_the_line_to_type(
     bare: Path, words: tuple[str, ...]
 ) -> None:
     """They ended in a traceback, `No module named 'yaml'`, or named what was in no extra."""
-    (bare / "live.yaml").write_text(Path(SIMULATED).read_text())
     code, output, said = _says(bare, *words)
     assert (code, output) == (2, ""), said
     (line,) = said.splitlines()

@@ -41,11 +41,11 @@ what it asked for against these, so that none is missing and none is left over.
   verbs: [create, patch]
 {{- end }}
 
-{{/* What the operator and users may do with classes, which belong to the cluster. */}}
+{{/* What the operator may do with classes, which belong to the cluster. */}}
 {{- define "batchedmodel.classRules" -}}
 - apiGroups: [batchedmodel.dev]
   resources: [batchedmodelclasses]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end }}
 
 {{/* What the autoscaler may do with models, in all namespaces or in those it watches. */}}

@@ -146,7 +146,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "patch autoscaling horizontalpodautoscalers",
         "delete policy poddisruptionbudgets",
         "patch core pods",
-        "watch apiextensions.k8s.io customresourcedefinitions batchedmodels.batchedmodel.dev",
+        "watch apps replicasets",
         "get coordination.k8s.io leases bm-batchedmodel-operator chart",
         "create apps controllerrevisions",
         "delete apps controllerrevisions",
@@ -175,6 +175,7 @@ def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> No
         "create batchedmodel.dev batchedmodelclasses",
         "patch apiregistration.k8s.io apiservices v1beta2.custom.metrics.k8s.io",
         "patch apiextensions.k8s.io customresourcedefinitions",
+        "watch apiextensions.k8s.io customresourcedefinitions batchedmodels.batchedmodel.dev",
         "create rbac.authorization.k8s.io clusterroles",
     ],
 )

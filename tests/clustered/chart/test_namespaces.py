@@ -178,7 +178,7 @@ def test_a_listed_namespace_that_is_not_there_holds_up_nobody(
     ):
         listed.write({**SIMULATED, "batching": {"maxBatchSize": 9}})
         until("an edit is applied", lambda: '"max_batch_size": 9' in listed.settings_file())
-        assert f"a Role in it: ['{_OTHER}']" in operator.log()
+        assert f'in the namespace "{_OTHER}"' in operator.log()
         _make(plane, _OTHER)
         release.upgrade(*_VALUES)
         other.write(SIMULATED)

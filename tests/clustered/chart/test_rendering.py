@@ -104,13 +104,6 @@ def test_nobody_gets_rights_on_secrets_or_on_everything(helm: Helm) -> None:
         assert not named & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
 
 
-def test_of_definitions_the_operator_may_watch_its_own_only(helm: Helm) -> None:
-    rules = helm.render()["ClusterRole", "bm-batchedmodel-operator"]["rules"]
-    (rule,) = [rule for rule in rules if "customresourcedefinitions" in rule["resources"]]
-    assert rule["resourceNames"] == ["batchedmodels.batchedmodel.dev"]
-    assert rule["verbs"] == ["list", "watch"]
-
-
 def test_the_hpa_may_read_the_metrics_that_are_served_and_no_others(helm: Helm) -> None:
     objects = helm.render("customMetrics.reader.serviceAccount=hpa")
     role = objects["ClusterRole", "bm-batchedmodel-autoscaler-reader"]
