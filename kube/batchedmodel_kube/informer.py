@@ -90,7 +90,11 @@ class Cache(Generic[Record]):
         read = None if event.type is EventType.DELETED else self.read(event.found)
         if read is not None:
             uid, record = read
-            self._put(uid, number_of(event.version), record)
+            version = number_of(event.version)
+            # An answer to us shows an object by the present definition of its kind. A watch that
+            # began before the definition changed does not.
+            if version > self._records.get(uid, (-1, None))[0]:
+                self._put(uid, version, record)
             return
         uid = _uid_of(event.found)
         known, record_gone = self._records.get(uid, (0, None))
@@ -187,8 +191,8 @@ async def follow(client: Client, collection: Collection, cache: Cache[Record]) -
             logger.warning("%s: %s; again in %.1f s", collection, error, pause)
             await asyncio.sleep(pause)
         else:
-            is_early = not events and clock() < began + _SHORT_WATCH_SECONDS
-            failures = failures + 1 if is_early else 0
+            lasted = clock() - began
+            failures = failures + 1 if not events and lasted < _SHORT_WATCH_SECONDS else 0
             await asyncio.sleep(max(_BETWEEN_WATCHES, pause_after(failures, random.random())))
         just_listed = False
 

@@ -6,7 +6,7 @@ what it asked for against these, so that none is missing and none is left over.
 {{- define "batchedmodel.operatorRules" -}}
 - apiGroups: [batchedmodel.dev]
   resources: [batchedmodels]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
 - apiGroups: [batchedmodel.dev]
   resources: [batchedmodels/status]
   verbs: [patch]

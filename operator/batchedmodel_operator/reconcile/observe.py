@@ -28,6 +28,7 @@ from batchedmodel_operator.observed.state import (
     Observed,
     Pod,
     child_from,
+    is_news,
     model_from,
     pod_from,
     revisions_from,
@@ -44,8 +45,11 @@ _ANSWERS_SECONDS: Final = 0.5
 Answered = TypeVar("Answered")
 
 
-def find(known: Known, key: Key) -> Model | None:
+async def find(known: Known, cluster: Cluster, key: Key) -> Model | None:
     """The BatchedModel, or None when it is gone or going.
+
+    An edit is read from the API server: for a while after the definition changed, a watch shows it
+    as the definition before would have it.
 
     Raises `ClusterError` where that, or what its class says, is not known.
     """
@@ -54,6 +58,8 @@ def find(known: Known, key: Key) -> Model | None:
     if isinstance(why, Forbidden):
         raise why
     body = known.get(Kind.BATCHED_MODEL, key.namespace, key.name)
+    if body is not None and is_news(body):
+        body = await cluster.read(Kind.BATCHED_MODEL, key.namespace, key.name)
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
         return None

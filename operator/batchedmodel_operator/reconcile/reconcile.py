@@ -83,7 +83,7 @@ class Reconciler:
         """
         now, memory = self._clock(), self._memories.get(key)
         try:
-            model = find(self._known, key)
+            model = await find(self._known, self._cluster, key)
         except Forbidden:
             # Whoever takes rights away in one namespace holds up no other.
             self._tell(self._turns.forget(key))

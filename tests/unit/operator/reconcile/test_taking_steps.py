@@ -39,7 +39,7 @@ async def test_a_child_that_could_not_be_deleted_is_still_there(error: ClusterEr
     world.restart()
     await world.settle()
     world.spec(SIMULATED)
-    model = find(world.cluster, KEY)
+    model = await find(world.cluster, world.cluster, KEY)
     assert model is not None
     observed = await observe(world.cluster, world.sidecars, model, Memory(), world.now)
     planned = plan(observed, IMAGES, world.now, world.calendar())
