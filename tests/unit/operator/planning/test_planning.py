@@ -80,9 +80,7 @@ async def test_one_reconcile_makes_all_that_a_new_model_with_an_autoscaler_needs
     assert world.cluster.writes == writes
 
 
-async def test_the_api_server_is_read_at_an_edit_and_before_children_are_made() -> (
-    None
-):
+async def test_the_api_server_is_read_at_an_edit_and_before_children_are_made() -> None:
     world = World(SCALED)
     await world.look()
     assert world.cluster.reads >= len(CHILDREN), "whether all names are free"
