@@ -191,10 +191,9 @@ def test_the_operator_and_viewers_may_read_classes_and_nobody_else_may_write_the
         if CLASS_PLURAL in rule.get("resources", ())
     }
     operator = "bm-batchedmodel-operator-classes" if values else "bm-batchedmodel-operator"
-    reading = ["get", "list", "watch"]
     assert rules == {
-        ("ClusterRole", operator): reading,
-        ("ClusterRole", "bm-batchedmodel-classes-view"): reading,
+        ("ClusterRole", operator): ["list", "watch"],
+        ("ClusterRole", "bm-batchedmodel-classes-view"): ["get", "list", "watch"],
     }
 
 
