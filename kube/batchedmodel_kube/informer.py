@@ -6,6 +6,7 @@ list, as differences from what the cache holds.
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Mapping, Set
 from typing import Final, Generic, TypeVar
@@ -51,6 +52,8 @@ class Cache(Generic[Record]):
         self._renewed = renewed
         self._records: dict[str, tuple[int, Record]] = {}
         """By uid, each with its version."""
+        self._version = 0
+        """As far as lists and watches have come."""
         self.complete: Final = asyncio.Event()
         """Set once a first list has been read."""
         self.tried: Final = asyncio.Event()
@@ -74,6 +77,7 @@ class Cache(Generic[Record]):
         for uid in self._records.keys() - uids:
             if self._records[uid][0] <= number_of(version):
                 self._tell(self._gone, self._records.pop(uid)[1])
+        self._version = number_of(version)
         self.failure = None
         self.complete.set()
         self.tried.set()
@@ -85,12 +89,12 @@ class Cache(Generic[Record]):
         was deleted is gone whatever its last state says.
         """
         self.failure = None
+        version = self._version = number_of(event.version)
         if event.type is EventType.BOOKMARK:
             return
         read = None if event.type is EventType.DELETED else self.read(event.found)
         if read is not None:
             uid, record = read
-            version = number_of(event.version)
             # An answer to us shows an object by the present definition of its kind. A watch that
             # began before the definition changed does not.
             if version > self._records.get(uid, (-1, None))[0]:
@@ -98,16 +102,21 @@ class Cache(Generic[Record]):
             return
         uid = _uid_of(event.found)
         known, record_gone = self._records.get(uid, (0, None))
-        if record_gone is not None and known <= number_of(event.version):
+        if record_gone is not None and known <= version:
             del self._records[uid]
             self._tell(self._gone, record_gone)
 
     def wrote(self, found: Object) -> None:
-        """What a write of ours was answered with, which is news to nobody."""
+        """What a write of ours was answered with, which is news to nobody.
+
+        An answer may come after the watch has told of the object's end. So an object that is not
+        there is taken from an answer only where the watch has not come as far.
+        """
         if (read := self.read(found)) is not None:
             uid, record = read
             version = number_of(found["metadata"].get("resourceVersion", ""))
-            if version > self._records.get(uid, (-1, None))[0]:
+            is_new = uid not in self._records and version > self._version
+            if is_new or version >= self._records.get(uid, (math.inf, None))[0]:
                 self._records[uid] = version, record
                 self._tell(self._renewed, record)
 

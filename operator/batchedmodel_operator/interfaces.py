@@ -3,7 +3,7 @@
 `cluster` has the real ones; tests bring an API server in memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -28,8 +28,10 @@ class Known(Protocol):
         """An object of ours, or None when it is not there."""
         ...
 
-    def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        """The objects of a kind that carry a BatchedModel's label."""
+    def owned(
+        self, kind: Kind, namespace: str, model: str, owners: Container[str]
+    ) -> Sequence[Body]:
+        """The objects of a kind with a BatchedModel's label and one of these controllers."""
         ...
 
     def unseen(self, namespace: str) -> Mapping[Kind, ClusterError]:

@@ -5,7 +5,7 @@ generations, preconditions, defaults and rewritten quantities. Counts what reall
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchedmodel_contract.lora import AdapterState
@@ -15,6 +15,7 @@ from batchedmodel_kube.names import MANAGED_BY, MANAGED_BY_LABEL, NAME_LABEL
 from batchedmodel_operator.cluster.objects import reader_of
 from batchedmodel_operator.interfaces import Body, SidecarState
 from batchedmodel_operator.kinds import CHILDREN, Kind
+from batchedmodel_operator.observed.state import controller_of
 
 Path = tuple[str, ...]
 _REPLICAS: Path = ("spec", "replicas")
@@ -47,16 +48,19 @@ class FakeCluster:
         live = self.objects.get((kind, namespace, name))
         return _as_read(kind, live) if live is not None and _is_watched(kind, live) else None
 
-    def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        if kind is Kind.CONTROLLER_REVISION:
+    def owned(
+        self, kind: Kind, namespace: str, model: str, owners: Container[str]
+    ) -> Sequence[Body]:
+        if kind is Kind.POD:
             self.before_pods()
-        return [
+        bodies = [
             _as_read(kind, body)
             for (one, where, _), body in self.objects.items()
             if one == kind
             and where == namespace
             and body["metadata"].get("labels", {}).get(NAME_LABEL) == model
         ]
+        return [body for body in bodies if controller_of(body["metadata"]) in owners]
 
     def unseen(self, namespace: str) -> Mapping[Kind, ClusterError]:
         return self.hidden

@@ -6,7 +6,7 @@ Rights follow from `WATCHED`: the chart's rules allow the operator to list and w
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from batchedmodel_kube.reading import Object
 from batchedmodel_operator.cluster.objects import reader_of
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.observed.state import Key, is_news, keys_of
+from batchedmodel_operator.observed.state import Key, controller_of, is_news, keys_of
 
 WATCHED: Final = (
     *(Kind.BATCHED_MODEL, Kind.MODEL_CLASS),
@@ -29,7 +29,6 @@ WATCHED: Final = (
 _UNLABELLED: Final = frozenset({Kind.BATCHED_MODEL, Kind.MODEL_CLASS})
 _MOST_OF_NAMESPACE: Final = 33_554_432
 """Bytes that is kept of one namespace's objects: those of a thousand models are a third of it."""
-_NOT_LISTED: Final = Unreachable("it is not listed yet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,8 @@ class Record:
     """BatchedModels that its changes concern, by its label and its owner."""
     label: str
     """The BatchedModel whose label it has, which is no proof that it is that one's."""
+    owner: str
+    """Uid of its controller; empty where it has none."""
     awaited: bool
     """Of a BatchedModel: whether its manifest was edited since an operator looked at it."""
     text: bytes
@@ -66,6 +67,7 @@ class Record:
             uid=metadata["uid"],
             models=itself if is_model else tuple(sorted(keys_of(body))),
             label=(metadata.get("labels") or {}).get(NAME_LABEL, ""),
+            owner=controller_of(metadata),
             awaited=is_model and is_news(body),
             text=zlib.compress(text.encode(), 1),
             version=version,
@@ -116,14 +118,23 @@ class Store:
         record = self._named.get((kind, namespace, name))
         return None if record is None else record.body
 
-    def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        """The objects of a kind that carry a BatchedModel's label."""
-        return [one.body for one in self._labelled.get((kind, namespace, model), {}).values()]
+    def owned(
+        self, kind: Kind, namespace: str, model: str, owners: Container[str]
+    ) -> Sequence[Body]:
+        """The objects of a kind with a BatchedModel's label and one of these controllers.
+
+        Anybody in the namespace may make objects with the label: none of theirs is unpacked.
+        """
+        labelled = self._labelled.get((kind, namespace, model), {})
+        return [one.body for one in labelled.values() if one.owner in owners]
 
     def unseen(self, namespace: str) -> Mapping[Kind, ClusterError]:
-        """The kinds of which it is not known what there is, each with the reason."""
+        """The kinds of which it is not known what there is, each with the reason.
+
+        Each an error of its own: one that is raised again and again keeps all its tracebacks.
+        """
         return {
-            watch.kind: watch.cache.failure or _NOT_LISTED
+            watch.kind: _anew(watch.cache.failure)
             for watch in self.watches
             if watch.namespace in ("", namespace)
             and (isinstance(watch.cache.failure, Forbidden) or not watch.cache.complete.is_set())
@@ -202,6 +213,10 @@ class Store:
         alike.pop(record.uid, None)
         if not alike:
             self._labelled.pop(_label_of(record), None)
+
+
+def _anew(failure: ClusterError | None) -> ClusterError:
+    return Unreachable("it is not listed yet") if failure is None else type(failure)(*failure.args)
 
 
 def _name_of(record: Record) -> tuple[Kind, str, str]:

@@ -350,6 +350,12 @@ def keys_of(child: Body) -> frozenset[Key]:
     return frozenset(Key(namespace=namespace, name=name) for name in names if namespace and name)
 
 
+def controller_of(metadata: Body) -> str:
+    """The uid of an object's controller; empty when it has none."""
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+
+
 def is_news(model: Body) -> bool:
     """Whether no operator has reconciled a BatchedModel since it was last edited."""
     metadata, status = model.get("metadata") or {}, model.get("status") or {}

@@ -9,7 +9,7 @@ the reference to its controller.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -28,6 +28,7 @@ from batchedmodel_operator.observed.state import (
     Observed,
     Pod,
     child_from,
+    controller_of,
     is_news,
     model_from,
     pod_from,
@@ -78,7 +79,7 @@ async def observe(
     key = model.key
     bodies = {kind: known.get(kind, key.namespace, child_name(kind, key.name)) for kind in CHILDREN}
     children = {kind: child_from(kind, body) for kind, body in bodies.items() if body is not None}
-    kept = known.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name)
+    kept = known.owned(Kind.CONTROLLER_REVISION, key.namespace, key.name, {model.uid})
     observed = Observed(
         model=model,
         children=children,
@@ -119,25 +120,13 @@ async def names_taken(cluster: Cluster, key: Key, kinds: Collection[Kind]) -> di
     }
 
 
-def _own_pods(known: Known, model: Model, deployment: Child | None) -> Iterator[Body]:
+def _own_pods(known: Known, model: Model, deployment: Child | None) -> Sequence[Body]:
     """Of the pods with the label those that are the model's."""
-    if deployment is None or _controller(deployment.body) != model.uid:
-        return
+    if deployment is None or controller_of(deployment.body["metadata"]) != model.uid:
+        return ()
     where = model.key.namespace, model.key.name
-    replica_sets = {
-        one["metadata"]["uid"]
-        for one in known.labelled(Kind.REPLICA_SET, *where)
-        if _controller(one) == deployment.uid
-    }
-    for pod in known.labelled(Kind.POD, *where):
-        if _controller(pod) in replica_sets:
-            yield pod
-
-
-def _controller(body: Body) -> str:
-    """The uid of an object's controller; empty when it has none."""
-    owners = body["metadata"].get("ownerReferences") or ()
-    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+    replica_sets = known.owned(Kind.REPLICA_SET, *where, {deployment.uid})
+    return known.owned(Kind.POD, *where, {one["metadata"]["uid"] for one in replica_sets})
 
 
 async def _asked(sidecars: Sidecars, observed: Observed, now: float) -> Memory:

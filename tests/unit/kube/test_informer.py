@@ -245,6 +245,24 @@ def test_what_a_write_of_ours_made_is_known_at_once_and_no_news() -> None:
     assert versions.told[2:] == ["+another's"]
 
 
+def test_an_answer_that_comes_after_the_end_of_its_object_brings_nothing_back() -> None:
+    """Somebody deletes what was just applied, and the watch is faster than the answer."""
+    versions = Versions()
+    versions.event(EventType.ADDED, 9, "ours")
+    versions.event(EventType.DELETED, 10, "ours")
+    versions.cache.wrote(versioned("a", 9, said="ours"))
+    assert versions.told == ["+ours", "-ours"]
+
+
+def test_an_answer_of_the_version_that_the_watch_has_shown_stands() -> None:
+    """A watch from before another definition shows an object without its new fields."""
+    versions = Versions()
+    versions.event(EventType.ADDED, 9, "without a field")
+    versions.cache.wrote(versioned("a", 9, said="whole"))
+    versions.event(EventType.MODIFIED, 9, "without a field")
+    assert versions.told == ["+without a field", "=whole"]
+
+
 def test_a_deletion_and_a_list_from_before_a_write_of_ours_take_nothing_away() -> None:
     versions = Versions()
     versions.cache.wrote(versioned("a", 9, said="ours"))

@@ -87,6 +87,9 @@ def test_a_kind_that_cannot_be_listed_is_unseen_and_no_other_is() -> None:
     assert not told.store.unseen("team"), "what was listed before is still known"
     told.watch(Kind.POD).cache.failed(Forbidden("pods is forbidden"))
     assert told.store.unseen("team").keys() == {Kind.POD}
+    first, second = (told.store.unseen("team")[Kind.POD] for _ in range(2))
+    assert first is not second, "a raised error keeps its tracebacks"
+    assert str(second) == "pods is forbidden"
 
 
 def test_of_listed_namespaces_each_is_watched_and_classes_once() -> None:
@@ -108,10 +111,11 @@ def test_a_pod_that_gets_another_label_is_news_for_both_models() -> None:
     told.event(Kind.POD, labelled("one", "1"))
     told.event(Kind.POD, labelled("two", "2"))
     assert len(told.names) == 3
-    assert not told.store.labelled(Kind.POD, "team", "one")
-    assert len(told.store.labelled(Kind.POD, "team", "two")) == 1
+    assert not told.store.owned(Kind.POD, "team", "one", {"r"})
+    assert len(told.store.owned(Kind.POD, "team", "two", {"r"})) == 1
+    assert not told.store.owned(Kind.POD, "team", "two", {"another's"})
     told.event(Kind.POD, labelled("two", "3"), EventType.DELETED)
-    assert not told.store.labelled(Kind.POD, "team", "two")
+    assert not told.store.owned(Kind.POD, "team", "two", {"r"})
 
 
 async def test_a_kind_that_cannot_be_listed_stops_nothing_else() -> None:

@@ -13,6 +13,7 @@ from batchedmodel_kube.errors import (
     QuotaExceeded,
     Unreachable,
 )
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from support.operator_world import KEY, SIMULATED, World, manifest
 
@@ -123,12 +124,18 @@ async def test_what_a_stranger_makes_between_reconcile_and_apply_stays_his(kind:
     place = {"name": child_name(kind, KEY.name), "namespace": KEY.namespace}
     theirs = {"apiVersion": "v1", "kind": kind.value, "metadata": place, "spec": {"theirs": 1}}
 
-    def appears() -> None:
-        world.cluster.put(theirs)
+    read = world.cluster.read
 
-    world.cluster.before_pods = appears
-    await world.look()
-    world.cluster.before_pods = lambda: None
+    async def appears(one: Kind, namespace: str, name: str) -> Body | None:
+        found = await read(one, namespace, name)
+        if one is kind:
+            world.cluster.put(theirs)
+        return found
+
+    world.cluster.read = appears  # type: ignore[method-assign, assignment]
+    with pytest.raises(Conflict):
+        await world.look()
+    world.cluster.read = read  # type: ignore[method-assign]
     assert world.child(kind)["spec"]["theirs"] == 1
     assert "ownerReferences" not in world.child(kind)["metadata"]
     await world.settle()
@@ -225,7 +232,7 @@ async def test_in_a_namespace_that_is_going_nothing_is_tried_again() -> None:
     assert not world.has(Kind.SERVICE)
 
 
-async def test_while_a_namespace_goes_events_make_no_requests() -> None:
+async def test_while_a_namespace_goes_events_apply_nothing() -> None:
     world = World()
     await world.settle()
     world.spec({"model": {"handler": "simulated", "env": {"A": "b"}}})
