@@ -107,7 +107,7 @@ class Cache(Generic[Record]):
             self._tell(self._gone, record_gone)
 
     def wrote(self, found: Object) -> None:
-        """What a write of ours was answered with, which is news to nobody.
+        """What a write of ours was answered with, which is no news.
 
         An answer may come after the watch has told of the object's end. So an object that is not
         there is taken from an answer only where the watch has not come as far.

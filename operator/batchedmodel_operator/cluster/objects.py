@@ -122,7 +122,7 @@ def read_pod(text: bytes) -> Body:
         if one.get("controller") and one.get("kind") == Kind.REPLICA_SET
     ]
     if not owners:
-        # It is nobody's, whatever its label says.
+        # It belongs to no model, though it has the label.
         return {"metadata": _picked(metadata, (*_HEAD, "labels"))}
     metadata["ownerReferences"] = owners
     _shorten(metadata.get("annotations"))

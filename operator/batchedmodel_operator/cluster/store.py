@@ -75,7 +75,7 @@ class Record:
 
     @property
     def body(self) -> Body:
-        """Made anew each time, so that whoever gets it may keep it."""
+        """Made anew each time: a caller may change it."""
         body: dict[str, Any] = json.loads(zlib.decompress(self.text))
         body["metadata"]["resourceVersion"] = self.version
         return body

@@ -36,7 +36,7 @@ SHORTEST_SPACING_SECONDS: Final = 0.2
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
 RECONCILES_PER_SECOND: Final = 100.0
-"""Each asks for some seven objects. One process gets no further than this anyway."""
+"""One process gets no further than this anyway."""
 BURST: Final = 100
 AWAITED_IN_A_ROW: Final = 3
 """Turns of those that are awaited before one of another that is due."""
