@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from batchedmodel_contract.schema.reading import RecordOf, Setting, declarations
+from batchedmodel_contract.schema.reading import RecordOf, Records, Setting, declarations
 from batchedmodel_contract.schema.shapes import MapOf
 from batchedmodel_kube.manifest.effect import Effect
 from batchedmodel_kube.manifest.spec import Spec
@@ -71,11 +71,17 @@ def _as_json(declared: Setting, value: Any) -> object:
     if value is None:
         return None
     if isinstance(declared.rule, RecordOf):
-        values = {
-            inner.name: _as_json(inner, getattr(value, field.name))
-            for field, inner in declarations(declared.rule.of)
-        }
-        return {name: inner for name, inner in values.items() if inner is not None}
+        return _record_as_json(declared.rule, value)
+    if isinstance(declared.rule, Records):
+        return [_record_as_json(declared.rule.each, one) for one in value]
     if isinstance(value, tuple):
         return dict(value) if isinstance(declared.rule, MapOf) else list(value)
     return value.value if isinstance(value, StrEnum) else value
+
+
+def _record_as_json(record: RecordOf, value: Any) -> object:
+    values = {
+        inner.name: _as_json(inner, getattr(value, field.name))
+        for field, inner in declarations(record.of)
+    }
+    return {name: inner for name, inner in values.items() if inner is not None}

@@ -69,6 +69,8 @@ def sentence(effect: Effect, live: LiveModel, new: Spec) -> str:
         case Effect.SCALES_PODS:
             return _scaled(before, after, new)
         case Effect.EFFECTIVE_AT_ONCE:
+            if not before:
+                return "in force in new pods; there is none now"
             return f"in force in {_pods(before)} within two seconds; none restarts for it"
         case Effect.CHANGES_AUTOSCALING:
             return _autoscaled(before, after, new)

@@ -18,11 +18,9 @@ from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.spec import Spec
 
 _LIVE_GENERATION: Final[Mapping[str, Any]] = dict.fromkeys(
-    (
-        *("max_concurrent_requests", "max_sequences", "max_tokens_per_step"),
-        *("target_first_token_milliseconds", "target_token_milliseconds"),
-    )
+    field.name for field, declared in declarations(Generation) if not declared.edit
 )
+"""Fields without a mark of their own: an edit of these reaches running pods."""
 
 
 async def follow(

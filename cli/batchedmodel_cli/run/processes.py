@@ -83,13 +83,15 @@ class Process:
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal; one that has ended takes none."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal_number)
+        # Not by the library, which looks first whether it has ended: its exit code is lost then.
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal_number)
 
     async def terminated_within(self, seconds: float) -> bool:
-        """Send SIGTERM; whether it ended in that time."""
+        """Send SIGTERM; whether it ended in that time, its last lines apart."""
         self.send(signal.SIGTERM)
-        done, _ = await asyncio.wait({self.ended}, timeout=seconds)
+        done, _ = await asyncio.wait({self.ended}, timeout=seconds + _LAST_LINES_SECONDS)
         return bool(done)
 
     async def _end(self) -> int:
@@ -102,11 +104,18 @@ class Process:
 
 async def lines_of(reader: asyncio.StreamReader) -> AsyncIterator[str]:
     """The lines of a stream, as a terminal leaves them; one that is too long comes in parts."""
+    is_cut = False
     while True:
         try:
             line = await reader.readuntil()
+            if is_cut and line == b"\n":
+                # The end of the line whose parts have been given.
+                is_cut = False
+                continue
+            is_cut = False
         except asyncio.LimitOverrunError as error:
             line = await reader.readexactly(error.consumed)
+            is_cut = True
         except asyncio.IncompleteReadError as error:
             line = error.partial
             if not line:

@@ -80,7 +80,7 @@ def command(**given: object) -> int:
     --profile names what its engine says of itself, and these options may say otherwise.
     """
     arguments = SimpleNamespace(**given)
-    inputs.one_traffic(arguments, required=True)
+    inputs.one_traffic(arguments)
     progress = inputs.Progress()
     try:
         manifest = inputs.manifest(arguments.file)
@@ -88,8 +88,6 @@ def command(**given: object) -> int:
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
-    except KeyboardInterrupt:
-        return inputs.INTERRUPTED
     finally:
         progress.done()
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -1,7 +1,6 @@
 """What a command line gives to a simulation: options, manifest and profile.
 
-Shared by `simulate` and by `diff`, which asks the simulator about two specs. The simulator needs
-numpy. So `pods` is imported when it is needed, and other commands do without.
+The simulator needs numpy. So `pods` is imported when it is needed, and other commands do without.
 """
 
 import math
@@ -26,8 +25,6 @@ from batchedmodel_kube.manifest.manifest import BatchedModel
 from batchedmodel_kube.manifest.model_class import ModelClass
 from batchedmodel_kube.manifest.spec import Spec
 
-INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as a shell reports it."""
 MOST_REPLICAS: Final = 64
 REQUESTS: Final = 20_000
 """In each simulation, unless another number is wished."""
@@ -106,7 +103,7 @@ def _option(usage: str, kind: Any, text: str, **more: Any) -> click.Option:
 
 
 def options() -> list[click.Parameter]:
-    """The options about traffic and device that `simulate` and `diff` have."""
+    """The options about traffic and device."""
     return [
         _option("--rate R", number(0.1, 1e6), "Requests a second, drawn at random."),
         _option(
@@ -200,16 +197,16 @@ TEXT_OPTIONS: Final[Sequence[click.Parameter]] = (
         "A trace so many times as fast as it was (default: 1).",
     ),
 )
-"""Those about language models."""
+"""Options about language models."""
 
 
-def one_traffic(arguments: SimpleNamespace, *, required: bool) -> None:
-    """Refuse a line with two sources of traffic, or with none of them where one is required."""
+def one_traffic(arguments: SimpleNamespace) -> None:
+    """Refuse a line with two sources of traffic, or with none."""
     places = {"--rate": arguments.rate, "--trace": arguments.trace, "--from": arguments.sidecar}
     given = [option for option, value in places.items() if value is not None]
     if len(given) > 1:
         raise click.UsageError(f"{given[1]} is not allowed with {given[0]}")
-    if required and not given:
+    if not given:
         raise click.UsageError(f"one of {', '.join(places)} is required: the traffic")
 
 

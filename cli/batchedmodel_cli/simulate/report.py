@@ -115,7 +115,7 @@ def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iter
 def _notes(spec: Spec, pods: SimulatedPods, offered: Result) -> Iterator[str]:
     """What limits the answers; nothing where nothing does."""
     if isinstance(pods, BatchPods):
-        yield from notes(spec, pods)
+        yield from _notes_on_batches(spec, pods)
         return
     yield from _notes_on_few(offered.requests)
     alone = pods.alone_share(batch_settings(spec))
@@ -132,7 +132,7 @@ def _notes(spec: Spec, pods: SimulatedPods, offered: Result) -> Iterator[str]:
         )
 
 
-def notes(spec: Spec, pods: BatchPods) -> Iterator[str]:
+def _notes_on_batches(spec: Spec, pods: BatchPods) -> Iterator[str]:
     """What limits answers about batches; nothing where nothing does."""
     batching, traffic, profile = spec.batching, pods.traffic, pods.profile
     typical = traffic.sizes.typical

@@ -1,6 +1,6 @@
 """Puts a person's questions to the simulator, and draws the conclusions. Pure but for its calls.
 
-Called by `command` and by `diff`. It knows neither batches nor texts: what serves is `Pods`. With a
+It knows neither batches nor texts: what serves is `Pods`. With a
 target, a rate is sustained if 99 % of the traffic is in time. Without one, it is sustained up to
 the utilisation at which the autoscaler adds a pod: that part of what one replica answers when more
 requests always wait.

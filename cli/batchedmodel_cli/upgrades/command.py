@@ -72,7 +72,7 @@ def command(**given: object) -> int:
         selector = f"--selector={MANAGED_BY_LABEL}={MANAGED_BY}"
         deployments = _objects(arguments, "deployment", selector)
         failed = any(
-            (m.get("status") or {}).get("rollout", {}).get("failedRevision") for m in models
+            ((m.get("status") or {}).get("rollout") or {}).get("failedRevision") for m in models
         )
         templates = _objects(arguments, "controllerrevision", selector) if failed else []
     except Refused as error:

@@ -1,6 +1,6 @@
 """What an edit of a field does in a cluster. Fields of `Spec` carry it as their mark.
 
-`setting`, `section` and `as_in` take it as `edit`. A field without a mark has its section's.
+`setting` and `section` take it as `edit`. A field without a mark has its section's.
 """
 
 from enum import StrEnum

@@ -135,3 +135,15 @@ def test_a_section_that_comes_has_the_worst_of_the_fields_that_it_sets() -> None
     assert marks(SIMULATED, targets) == {"spec.generation": Effect.EFFECTIVE_AT_ONCE}
     assert marks(SIMULATED, cache) == {"spec.generation": Effect.ROLLS_PODS}
     assert marks(cache, SIMULATED) == {"spec.generation": Effect.ROLLS_PODS}
+
+
+def test_a_list_of_records_is_shown_as_a_manifest_writes_it() -> None:
+    old, new = (
+        read_spec({**SIMULATED, "adapters": {"items": [{"name": "sql", "source": {"path": path}}]}})
+        for path in ("/a", "/b")
+    )
+    assert old is not None
+    assert new is not None
+    (edit,) = edits(old, new)
+    assert edit.field == "spec.adapters.items"
+    assert edit.new == [{"name": "sql", "source": {"path": "/b"}}]

@@ -90,6 +90,13 @@ def test_batch_settings_are_told_by_the_pods_that_take_them() -> None:
     )
 
 
+def test_a_model_that_rests_has_no_pods_that_take_them() -> None:
+    after = {"suspend": True, "batching": {"maxBatchSize": 8}}
+    assert said(Effect.EFFECTIVE_AT_ONCE, {"suspend": True}, after) == (
+        "in force in new pods; there is none now"
+    )
+
+
 def test_an_autoscaler_scales_otherwise_and_goes() -> None:
     few, more = {"maxReplicas": 4}, {"minReplicas": 3, "maxReplicas": 8}
     before = {"autoscaling": few}

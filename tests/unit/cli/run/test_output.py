@@ -172,3 +172,9 @@ def test_the_lines_do_not_depend_on_how_the_bytes_arrive(
     turns = cycle(sizes)
     parts = list(iter(lambda: stream.read(next(turns)), b""))
     assert asyncio.run(lines(*parts)) == written
+
+
+async def test_a_line_that_was_cut_leaves_no_empty_one_behind() -> None:
+    assert await lines(b"x" * 2_500 + b"\nshort\n") == ["x" * 2_500, "short"]
+    shown = await lines(*[b"x" * 500] * 5, b"\n\nshort\n")
+    assert ("".join(shown), shown[-2:]) == ("x" * 2_500 + "short", ["", "short"])
